@@ -1,0 +1,1 @@
+"""Degraded windows, merged into episodes, and why they happened."""

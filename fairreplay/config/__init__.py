@@ -1,0 +1,1 @@
+"""``fairreplay.toml`` as typed models; see ``model.py`` for the keys and ``load.py`` for reading them."""

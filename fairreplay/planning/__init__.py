@@ -1,0 +1,1 @@
+"""What is done with the sandbox besides the review: calibration and labelled synthetic traces."""

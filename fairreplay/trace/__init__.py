@@ -1,0 +1,1 @@
+"""The canonical trace (``schema``) and the readers that turn each log format into it (``formats``)."""

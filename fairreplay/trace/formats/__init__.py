@@ -1,0 +1,1 @@
+"""One file a log format, all listed in ``FORMATS``."""
