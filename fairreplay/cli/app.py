@@ -1,0 +1,67 @@
+"""The list of commands. Heavy imports wait inside the command that needs them: ``--help`` answers in below 0.3 s."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from fairreplay import __version__
+from fairreplay.cli import calibrate, demo, episodes, ingest, metrics, replay, report, synth
+
+app = typer.Typer(
+    name="fairreplay",
+    help="Were we fair, when not, why, and what do we change? Replays LLM request traces through a sandbox scheduler.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"fairreplay {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+    debug: bool = typer.Option(False, "--debug", help="Show a traceback with an error."),  # read in main
+) -> None:
+    pass
+
+
+for command in (ingest, replay, metrics, episodes, report, calibrate, synth, demo):
+    name = command.__name__.rsplit(".", 1)[-1]
+    app.command(name)(getattr(command, name))
+
+
+def main() -> None:
+    """Run the command line; expected errors become one line on stderr and their exit code."""
+    from fairreplay.errors import FairReplayError
+
+    debug = "--debug" in sys.argv[1:]
+    try:
+        app(standalone_mode=True)
+    except FairReplayError as error:
+        if debug:
+            raise
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe went away: nothing left to say
+        sys.exit(0)
+    except Exception as error:  # the last resort turns a bug into one line and exit 70
+        if debug:
+            raise
+        _fail(f"internal error: {type(error).__name__}: {error} (run again with --debug and report it)", 70)
+
+
+def _fail(message: str, exit_code: int) -> None:
+    from fairreplay.cli.console import printable
+
+    sys.stderr.write(f"fairreplay: {printable(message)}\n")
+    sys.exit(exit_code)

@@ -1,0 +1,260 @@
+"""The keys of ``fairreplay.toml``. Every key is optional; an unknown key or a wrong type is an error.
+
+Units stand in the names (``_ms``, ``_tokens``); step times are seconds, as in the engine's own documentation.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+PolicyName = str
+Quantile = Literal["p50", "p90", "p99"]
+QUANTILES: tuple[Quantile, ...] = ("p50", "p90", "p99")
+
+
+def _utc(value: object) -> object:
+    """Instants in the config carry a zone, or are UTC."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return value
+
+
+Instant = Annotated[datetime, BeforeValidator(_utc)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SloTtft(Table):
+    """TTFT targets in milliseconds for the three judged quantiles."""
+
+    p50: float = Field(gt=0)
+    p90: float = Field(gt=0)
+    p99: float = Field(gt=0)
+
+
+class MinSamples(Table):
+    """Sample sizes from which a quantile is judged: at least one miss is forgiven (metrics, "too few samples")."""
+
+    p50: int = Field(5, ge=1)
+    p90: int = Field(10, ge=1)
+    p99: int = Field(100, ge=1)
+
+
+STRICT_SAMPLES = MinSamples(p50=5, p90=29, p99=299)
+"""Sizes that demand 95 % evidence (``--strict-samples``)."""
+
+
+class Window(Table):
+    size: str = "60s"
+    min_samples: MinSamples = MinSamples()
+
+
+class Cost(Table):
+    """Service units per token: the price at which fairness is weighed."""
+
+    prompt: float = Field(1.0, ge=0)
+    output: float = Field(2.0, ge=0)
+    cached: float = Field(0.0, ge=0)
+
+
+class StepTime(Table):
+    """Seconds of one engine step: ``base + prefill_token*P + decode_sequence*D + context_token*S``."""
+
+    base: float = Field(0.006, ge=0)
+    prefill_token: float = Field(4e-5, ge=0)
+    decode_sequence: float = Field(3e-5, ge=0)
+    context_token: float = Field(3e-8, ge=0)
+
+
+class EngineKeys(Table):
+    """Engine settings by vLLM's names. All optional here: a layer holds only what it overrides."""
+
+    policy: PolicyName | None = None
+    max_num_seqs: int | None = Field(None, ge=1)
+    max_num_active_seqs: int | None = Field(None, ge=1)
+    max_num_batched_tokens: int | None = Field(None, ge=1)
+    max_model_len: int | None = Field(None, ge=1)
+    block_size: int | None = Field(None, ge=1)
+    num_gpu_blocks: int | None = Field(None, ge=2)
+    watermark: float | None = Field(None, ge=0, le=1)
+    enable_chunked_prefill: bool | None = None
+    long_prefill_token_threshold: int | None = Field(None, ge=0)
+    long_prefill_token_threshold_adaptive: bool | None = None
+    enable_prefix_caching: bool | None = None
+    async_scheduling: bool | None = None
+    scheduler_reserve_full_isl: bool | None = None
+    batching: Literal["mixed", "prefill-first"] | None = None
+    prefill_interval: int | None = Field(None, ge=0)
+    admission: Literal["chunk", "reserve"] | None = None
+    speed: float | None = Field(None, gt=0)
+    step_time: StepTime | None = None
+
+
+class EngineChange(EngineKeys):
+    """A deploy or a rollback: the named settings hold from ``at`` on."""
+
+    at: Instant
+
+
+class ClusterTable(EngineKeys):
+    """``[cluster]`` and ``[models.NAME]``: engine settings, replicas, and what changed when."""
+
+    engine: Literal["vllm-0.33"] | None = None
+    replicas: int | None = Field(None, ge=1)
+    placement: Literal["round-robin", "logged", "session"] | None = None
+    changes: tuple[EngineChange, ...] = ()
+
+
+class TenantChange(Table):
+    at: Instant
+    weight: float = Field(gt=0)
+
+
+class Tenant(Table):
+    committed_tokens_per_month: int | None = Field(None, gt=0)
+    weight: float | None = Field(None, gt=0)
+    priority: int | None = None
+    slo_ttft_ms: SloTtft | None = None
+    changes: tuple[TenantChange, ...] = ()
+
+
+class Defaults(Table):
+    """For tenants without a table of their own. Without an SLO here or there, one is assumed and named as such."""
+
+    slo_ttft_ms: SloTtft | None = None
+
+
+class Predicate(Table):
+    column: str
+    min: float | None = None
+    max: float | None = None
+    equals: str | int | float | None = None
+
+
+class TypeRule(Table):
+    when: Predicate
+    is_: str = Field(alias="is")
+
+
+class TypeTable(Table):
+    """``[types.NAME]`` declares a request type; its keys come with the controls that read them."""
+
+
+class Floor(Table):
+    rule: Literal["cv", "eta", "inverse-sigma"] = "cv"
+    reserve: float = Field(0.4, ge=0, le=1)
+    eta: float = Field(0.5, ge=0)
+
+
+class Weights(Table):
+    rule: Literal["committed", "protected", "static", "logged"] = "committed"
+
+
+class PolicyTable(Table):
+    """``[policies.NAME]``. ``order`` is for ``type-priority``: first type first."""
+
+    order: tuple[str, ...] = ()
+    prompt_cost: int = Field(1, ge=0)
+    output_cost: int = Field(2, ge=0)
+    lift: bool = True
+
+
+class Config(Table):
+    """A whole ``fairreplay.toml``."""
+
+    window: Window = Window()
+    cost: Cost = Cost()
+    cluster: ClusterTable = ClusterTable()
+    defaults: Defaults = Defaults()
+    tenants: dict[str, Tenant] = Field(default_factory=dict)
+    models: dict[str, ClusterTable] = Field(default_factory=dict)
+    type_rules: tuple[TypeRule, ...] = ()
+    types: dict[str, TypeTable] = Field(default_factory=dict)
+    floor: Floor = Floor()
+    weights: Weights = Weights()
+    policies: dict[str, PolicyTable] = Field(default_factory=dict)
+
+    def slo_ttft_ms(self, tenant: str) -> SloTtft | None:
+        """The tenant's own SLO, else the default one, else none (then one is assumed from the trace)."""
+        own = self.tenants.get(tenant)
+        return (own.slo_ttft_ms if own else None) or self.defaults.slo_ttft_ms
+
+    def policy_table(self, policy: str) -> PolicyTable:
+        return self.policies.get(policy, PolicyTable())
+
+
+class Engine(Table):
+    """Engine settings with nothing left open: the defaults, ``[cluster]``, ``[models.NAME]``, changes, in this order."""
+
+    policy: PolicyName = "fcfs"
+    max_num_seqs: int = 256
+    max_num_active_seqs: int | None = None
+    max_num_batched_tokens: int = 8192
+    max_model_len: int = 131072
+    block_size: int = 16
+    num_gpu_blocks: int = 20000
+    watermark: float = 0.0
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    enable_prefix_caching: bool = True
+    async_scheduling: bool = True
+    scheduler_reserve_full_isl: bool = True
+    batching: Literal["mixed", "prefill-first"] = "mixed"
+    prefill_interval: int = 10
+    admission: Literal["chunk", "reserve"] = "chunk"
+    speed: float = 1.0
+    step_time: StepTime = StepTime()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_open(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if value is not None}
+
+
+class Cluster(Table):
+    """One model's group of replicas: what it starts with, and every later state with its instant."""
+
+    model: str | None
+    replicas: int
+    placement: Literal["round-robin", "logged", "session"]
+    engine: Engine
+    changes: tuple[tuple[Instant, Engine], ...]
+    """Full settings from each instant on, in time order."""
+
+
+def _set_keys(layer: EngineKeys) -> dict[str, Any]:
+    return {key: getattr(layer, key) for key in EngineKeys.model_fields if getattr(layer, key) is not None}
+
+
+def resolve_cluster(config: Config, model: str | None) -> Cluster:
+    """The settings of the replicas that serve ``model``: ``[cluster]`` overridden by ``[models.NAME]``."""
+    own = config.models.get(model) if model is not None else None
+    layers = [config.cluster] if own is None else [config.cluster, own]
+    keys: dict[str, Any] = {}
+    for layer in layers:
+        keys |= _set_keys(layer)
+    engine = Engine(**keys)
+    listed = sorted((change for layer in layers for change in layer.changes), key=lambda change: change.at)
+    changes: list[tuple[datetime, Engine]] = []
+    for change in listed:
+        keys = keys | _set_keys(change)
+        changes.append((change.at, Engine(**keys)))
+
+    def last(name: str, default: Any) -> Any:
+        return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
+
+    return Cluster(
+        model=model,
+        replicas=last("replicas", 1),
+        placement=last("placement", "round-robin"),
+        engine=engine,
+        changes=tuple(changes),
+    )

@@ -1,0 +1,172 @@
+"""What every engine takes and gives: integer arrays in, integer arrays out.
+
+The plain engine (``reference``) defines the meaning. A faster engine must return the same result to the bit, so that
+callers (``replay``, ``calibrate``, counterfactuals) never know which one ran.
+
+Time is int64 picoseconds from the start of the period; an instant that never came is ``NEVER``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64s = NDArray[np.int64]
+
+PS_PER_SECOND: Final = 10**12
+PS_PER_US: Final = 10**6
+NEVER: Final = -1
+MAX_PERIOD_PS: Final = 2**63 - 1 - 10 * 86_400 * PS_PER_SECOND
+"""Latest arrival that fits with ten days left for the drain (about 96 days)."""
+
+WEIGHT_SCALE: Final = 2**20
+"""Service counters count ``tokens * cost * inverse_weight`` where ``inverse_weight = round(WEIGHT_SCALE / weight)``."""
+
+OK: Final = 0
+REFUSED: Final = 1
+UNFINISHED: Final = 2
+STATUS_NAMES: Final = {OK: "ok", REFUSED: "rejected", UNFINISHED: "unfinished"}
+
+NO_REASON: Final = 0
+NEVER_FITS: Final = 1
+LIVELOCK: Final = 2
+TOO_LONG: Final = 3
+REASON_NAMES: Final = {NO_REASON: "", NEVER_FITS: "never_fits", LIVELOCK: "livelock", TOO_LONG: "too_long"}
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Picoseconds of a step: ``base + prefill_token*P + decode_sequence*D + context_token*S``.
+
+    P prefill tokens, D decoding requests, S the sum of computed tokens after the step over all scheduled requests.
+    """
+
+    base: int
+    prefill_token: int
+    decode_sequence: int
+    context_token: int
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """A policy's name and parameters, as integers.
+
+    ``type_rank[k]`` orders request types for ``type-priority``; costs are service units a token for ``vtc``.
+    """
+
+    name: str = "fcfs"
+    prompt_cost: int = 1
+    output_cost: int = 2
+    lift: bool = True
+    type_rank: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """One replica's settings, by vLLM's names; ``num_gpu_blocks`` includes the reserved block."""
+
+    step_time: StepTime
+    policy: PolicySpec = PolicySpec()
+    max_num_seqs: int = 256
+    max_num_active_seqs: int = 0
+    """0 = ``max_num_seqs``."""
+    max_num_batched_tokens: int = 8192
+    max_model_len: int = 131072
+    block_size: int = 16
+    num_gpu_blocks: int = 20000
+    watermark_blocks: int = 0
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    enable_prefix_caching: bool = False
+    async_scheduling: bool = False
+    scheduler_reserve_full_isl: bool = True
+    prefill_first: bool = False
+    """Prefill batches run alone and stop decoding; tried after every ``prefill_interval`` decode steps."""
+    prefill_interval: int = 10
+    reserve_full_kv: bool = False
+    """Admission holds the whole KV of a request (prompt and output) from the start."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a replica runs with, over time."""
+
+    settings: tuple[tuple[int, EngineSettings], ...]
+    """(from ``at_ps`` on, settings), in time order; the first holds from the beginning whatever its instant."""
+    weights: tuple[tuple[int, Int64s], ...]
+    """(from ``at_ps`` on, inverse weight by tenant index), in time order, same rule."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The requests of one replica, sorted by (arrival, order in the source). All arrays have length n.
+
+    ``output_tokens`` 0 is a prefill-only request (embeddings). ``request_weight`` is an inverse weight that overrides
+    the tenant's, 0 where there is none. Prompt prefix ids of request i are
+    ``prefix_ids[prefix_start[i]:prefix_start[i + 1]]``, each covering ``prefix_block_tokens`` tokens.
+    """
+
+    arrival_ps: Int64s
+    prompt_tokens: Int64s
+    output_tokens: Int64s
+    priority: Int64s
+    tenant: Int64s
+    type: Int64s
+    request_weight: Int64s
+    prefix_start: Int64s
+    prefix_ids: Int64s
+    prefix_block_tokens: int
+    tenants: tuple[str, ...]
+    types: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.arrival_ps)
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """What happened to each request; arrays of length n, instants in ps (``NEVER`` where it did not happen)."""
+
+    scheduled_ps: Int64s
+    first_token_ps: Int64s
+    finished_ps: Int64s
+    status: Int64s
+    reason: Int64s
+    preemptions: Int64s
+    recomputed_tokens: Int64s
+    """Tokens computed a second time after a preemption (prefix-cache hits at resumption are not recomputed)."""
+    cached_tokens: Int64s
+    """Prompt tokens found in the prefix cache at first admission."""
+    computed_tokens: Int64s
+    """All tokens computed for the request, recomputation included."""
+    steps: int
+    end_ps: int
+
+
+@dataclass
+class Step:
+    """One pass of the engine; field meanings are those of the golden decision logs (times in ps)."""
+
+    step: int
+    t_ps: int
+    dt_ps: int
+    start_ps: int
+    arrived: list[int]
+    admitted: list[tuple[int, int, int]]
+    """(request, cached tokens, 1 if resumed after a preemption)"""
+    scheduled: list[tuple[int, int, int]]
+    """(request, tokens, 1 if prefill)"""
+    preempted: list[int]
+    finished: list[int]
+    free_blocks_scheduled: int
+    free_blocks: int
+    waiting: int
+    running: int
+
+
+OnStep = Callable[[Step], None]
