@@ -170,3 +170,26 @@ class Step:
 
 
 OnStep = Callable[[Step], None]
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan that no engine can run.
+
+    Raises:
+        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching, or a change of a
+            setting that a running engine cannot change (block size, prefix caching, async scheduling).
+    """
+    if not plan.settings or not plan.weights:
+        raise ValueError("a plan needs settings and weights")
+    first = plan.settings[0][1]
+    for at_ps, settings in plan.settings:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
+            if getattr(settings, name) < 1:
+                raise ValueError(f"{name} = {getattr(settings, name)}: must be at least 1")
+        if settings.num_gpu_blocks < 2:
+            raise ValueError(f"num_gpu_blocks = {settings.num_gpu_blocks}: must be at least 2 (one is reserved)")
+        if settings.async_scheduling and settings.prefill_first:
+            raise ValueError("async_scheduling does not go with prefill-first batching")
+        for name in ("block_size", "enable_prefix_caching", "async_scheduling"):
+            if getattr(settings, name) != getattr(first, name):
+                raise ValueError(f"{name} cannot change in mid-run (at {at_ps} ps)")

@@ -1,1 +1,27 @@
-"""Which waiting request goes next: one file a policy, all listed in ``POLICIES``."""
+"""Which waiting request goes next: one file a policy, all listed in ``POLICIES``.
+
+Waiting requests stand in FIFO queues per (tenant, type, priority). A policy ranks the heads of these queues with an
+integer, lowest first; equal ranks go by (arrival, order in the source). Ranking, admission and the choice of victims
+are separate: under every policy the first head that does not fit ends admission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fairreplay.sandbox.engine import PolicySpec, Workload
+from fairreplay.sandbox.policies.base import Policy
+from fairreplay.sandbox.policies.fcfs import Fcfs
+from fairreplay.sandbox.policies.priority import Priority
+from fairreplay.sandbox.policies.sjf import Sjf
+from fairreplay.sandbox.policies.type_priority import TypePriority
+from fairreplay.sandbox.policies.vtc import Vtc
+
+POLICIES: Final[dict[str, Callable[[PolicySpec, Workload], Policy]]] = {
+    "fcfs": Fcfs,
+    "priority": Priority,
+    "vtc": Vtc,
+    "type-priority": TypePriority,
+    "sjf": Sjf,
+}

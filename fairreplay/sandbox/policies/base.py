@@ -1,0 +1,49 @@
+"""The interface of a policy: one rank, and hooks that see what happens to requests.
+
+Every argument ``request`` is an index into the workload's arrays. Ranks and counters are integers, and k tokens
+charged at once equal k times one token: an engine may leap over steps without changing a decision.
+"""
+
+from __future__ import annotations
+
+from fairreplay.sandbox.engine import Int64s, PolicySpec, Workload
+
+
+class Policy:
+    """A policy without memory; subclasses give ``rank`` and override the hooks they need.
+
+    ``weights`` is the inverse weight by tenant in force now (scaled by ``WEIGHT_SCALE``); the engine replaces it when
+    a change of weights takes effect.
+    """
+
+    preempts_by_priority = False
+    """True: the victim is the running request of the largest (priority, arrival); else the last of the running list."""
+
+    def __init__(self, spec: PolicySpec, workload: Workload) -> None:
+        self.spec = spec
+        self.workload = workload
+        self.weights: Int64s = workload.tenant[:0]
+
+    def rank(self, request: int) -> int:
+        """Lowest goes first; asked only about heads of queues, only at admission."""
+        raise NotImplementedError
+
+    def on_arrival(self, request: int) -> None:
+        """``request`` is about to join its queue for the first time."""
+
+    def on_admit(self, request: int) -> None:
+        """``request`` has left its queue for its first batch (not again after a preemption)."""
+
+    def on_tokens(self, request: int, k: int) -> None:
+        """``request`` was given ``k`` output tokens."""
+
+    def on_queue_empty(self, tenant: int) -> None:
+        """The last waiting request of ``tenant`` has left its queue."""
+
+    def on_queue_filled(self, tenant: int) -> None:
+        """A request of ``tenant`` has joined its queues, which were all empty."""
+
+    def inverse_weight(self, request: int) -> int:
+        """Scaled inverse weight that this request is charged with: its own if it carries one, else its tenant's."""
+        own = int(self.workload.request_weight[request])
+        return own if own else int(self.weights[self.workload.tenant[request]])

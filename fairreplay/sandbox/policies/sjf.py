@@ -1,0 +1,10 @@
+"""Shortest prompt first: a rule that starves long requests."""
+
+from __future__ import annotations
+
+from fairreplay.sandbox.policies.base import Policy
+
+
+class Sjf(Policy):
+    def rank(self, request: int) -> int:
+        return int(self.workload.prompt_tokens[request])

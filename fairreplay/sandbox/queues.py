@@ -1,0 +1,59 @@
+"""The waiting requests of one replica: FIFO queues per (tenant, type, priority), ranked by the policy."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+
+from fairreplay.sandbox.engine import Workload
+from fairreplay.sandbox.policies.base import Policy
+
+QueueKey = tuple[int, int, int]
+
+
+class WaitingQueues:
+    """Requests are indices in arrival order, so a queue in index order is first come, first served.
+
+    A preempted request arrived before everything that waits in its queue, so index order also puts it at the head.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._key_of: list[QueueKey] = list(
+            zip(workload.tenant.tolist(), workload.type.tolist(), workload.priority.tolist(), strict=True)
+        )
+        self._queues: dict[QueueKey, list[int]] = {}
+        self._waiting_of_tenant: dict[int, int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(request for queue in self._queues.values() for request in queue))
+
+    def push(self, request: int, policy: Policy) -> None:
+        key = self._key_of[request]
+        insort(self._queues.setdefault(key, []), request)
+        self._count += 1
+        tenant = key[0]
+        self._waiting_of_tenant[tenant] = self._waiting_of_tenant.get(tenant, 0) + 1
+        if self._waiting_of_tenant[tenant] == 1:
+            policy.on_queue_filled(tenant)
+
+    def head(self, policy: Policy) -> int:
+        """The request that goes next: lowest rank among the heads, ties by (arrival, order in the source)."""
+        if len(self._queues) == 1:
+            return next(iter(self._queues.values()))[0]
+        return min((policy.rank(queue[0]), queue[0]) for queue in self._queues.values())[1]
+
+    def remove(self, request: int, policy: Policy) -> None:
+        key = self._key_of[request]
+        queue = self._queues[key]
+        queue.remove(request)
+        if not queue:
+            del self._queues[key]
+        self._count -= 1
+        tenant = key[0]
+        self._waiting_of_tenant[tenant] -= 1
+        if not self._waiting_of_tenant[tenant]:
+            policy.on_queue_empty(tenant)

@@ -1,0 +1,551 @@
+"""The plain engine: one replica, one step after the other, in vLLM V1's manner. It defines what every engine does.
+
+A pass looks at all running requests, gives them tokens while the budget lasts, preempts when KV blocks run out, and
+then admits waiting requests by the policy's rank; the first head that does not fit ends admission. There are no
+separate prefill and decode phases in ``mixed`` batching: each pass brings a request's computed tokens ``computed``
+up to its ``known`` tokens, and the pass that gets there samples one token.
+
+``prefill-first`` batching (vLLM V0, TGI, LightLLM, S-LoRA) stops decoding for prefill batches that run alone: a batch
+is tried when nothing decodes or ``prefill_interval`` decode steps have passed since the last one.
+
+With async scheduling, pass k+1 is scheduled while step k executes, so a request's newest sample may be in flight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairreplay.sandbox.engine import (
+    LIVELOCK,
+    NEVER,
+    NEVER_FITS,
+    NO_REASON,
+    OK,
+    REFUSED,
+    TOO_LONG,
+    UNFINISHED,
+    EngineResult,
+    EngineSettings,
+    Int64s,
+    OnStep,
+    Plan,
+    Step,
+    StepTime,
+    Workload,
+    check_plan,
+)
+from fairreplay.sandbox.kv import CountedKv, PrefixKv
+from fairreplay.sandbox.policies import POLICIES
+from fairreplay.sandbox.policies.base import Policy
+from fairreplay.sandbox.queues import WaitingQueues
+
+PASSES_WITHOUT_PROGRESS_MAX = 10_000
+"""Passes without a token that was never computed before; then the youngest blocked request is refused."""
+
+
+_NO_CAP = 2**62
+
+
+@dataclass(slots=True)
+class _Request:
+    index: int
+    prompt: int
+    output: int
+    """Output tokens to generate: 0 = prefill only; cut where prompt and output would pass ``max_model_len``."""
+    priority: int
+    arrival: int
+    known: int
+    """Prompt and sampled tokens."""
+    computed: int = 0
+    in_flight: int = 0
+    """Samples of steps that are still executing (async only)."""
+    tokens: int = 0
+    """Tokens scheduled in the pass at hand."""
+    best: int = 0
+    """Most tokens ever computed: what lies below is recomputed."""
+    preemptions: int = 0
+    admitted: bool = False
+    waiting: bool = False
+    done: bool = False
+
+    @property
+    def sampled(self) -> int:
+        return self.known - self.prompt
+
+    @property
+    def prefilling(self) -> bool:
+        return self.computed < max(self.prompt, self.known - 1)
+
+    @property
+    def todo(self) -> int:
+        """Tokens that a pass could give it now; 0 while it only waits for its last token."""
+        if self.output and self.sampled + self.in_flight >= self.output:
+            return 0
+        return self.known + self.in_flight - self.computed
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A step that executes: when it ends, and for each request whether it samples and since which preemption count."""
+
+    end: int
+    outputs: list[tuple[_Request, int]] = field(default_factory=list)
+
+
+def run(
+    workload: Workload, plan: Plan, on_step: OnStep | None = None, arrival_step: Int64s | None = None
+) -> EngineResult:
+    """Serve ``workload`` under ``plan`` until every request is finished or refused.
+
+    Args:
+        workload: the requests, sorted by (arrival, order in the source).
+        plan: settings and weights over time.
+        on_step: called after each pass that scheduled, preempted or took an output in.
+        arrival_step: requests join at these pass numbers instead of at their arrival times (hand-written decision
+            logs); passes are then numbered so that idle gaps are jumped over.
+
+    Raises:
+        ValueError: the plan contradicts itself (see ``check_plan``).
+    """
+    check_plan(plan)
+    engine = _Engine(workload, plan, on_step, arrival_step)
+    engine.run()
+    return engine.result()
+
+
+class _Engine:
+    def __init__(self, workload: Workload, plan: Plan, on_step: OnStep | None, arrival_step: Int64s | None) -> None:
+        self.workload = workload
+        self.plan = plan
+        self.on_step = on_step
+        self.arrival_step = arrival_step
+        self.settings: EngineSettings = plan.settings[0][1]
+        self.settings_next = 1
+        self.weights_next = 1
+        self.policy: Policy = self._make_policy(plan.weights[0][1])
+        self.queues = WaitingQueues(workload)
+        usable = self.settings.num_gpu_blocks - 1
+        self.kv: CountedKv | PrefixKv = (
+            PrefixKv(usable, self.settings.block_size, workload)
+            if self.settings.enable_prefix_caching
+            else CountedKv(usable)
+        )
+        self.requests: list[_Request] = []
+        self.running: list[_Request] = []
+        self.flying: deque[_InFlight] = deque()
+        self.clock = 0
+        self.busy_until = 0
+        self.decode_steps = self.settings.prefill_interval
+        self.pass_cap = _NO_CAP
+        self.passes = 0
+        self.idle_passes = 0
+        self.steps = 0
+        count = len(workload)
+        self.scheduled_ps = np.full(count, NEVER, np.int64)
+        self.first_token_ps = np.full(count, NEVER, np.int64)
+        self.finished_ps = np.full(count, NEVER, np.int64)
+        self.status = np.full(count, UNFINISHED, np.int64)
+        self.reason = np.full(count, NO_REASON, np.int64)
+        self.preemptions = np.zeros(count, np.int64)
+        self.recomputed = np.zeros(count, np.int64)
+        self.cached = np.zeros(count, np.int64)
+        self.computed = np.zeros(count, np.int64)
+        # what the pass at hand did, for the decision log
+        self.scheduled: list[tuple[int, int, int]] = []
+        self.arrived: list[int] = []
+        self.admitted: list[tuple[int, int, int]] = []
+        self.preempted: list[int] = []
+        self.finished: list[int] = []
+
+    # ---- the loop -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        while True:
+            if not self._anything_unfinished():
+                if len(self.requests) == len(self.workload):
+                    return
+                self._jump_to_next_arrival()
+            self._apply_changes()
+            self._take_arrivals()
+            if not self._anything_unfinished():
+                continue  # all that arrived was refused at the door
+            batch = self._schedule()
+            free_scheduled = self.kv.free
+            duration = self._start(batch)
+            start = self.flying[-1].end - duration if batch else self.clock
+            scheduled_at = self.clock
+            overlap = self.settings.async_scheduling and bool(batch) and len(self.flying) == 1
+            took_output = bool(self.flying) and not overlap
+            if took_output:
+                self._take_output(self.flying.popleft())
+            self._guard_progress(batch, took_output)
+            self._emit(batch, scheduled_at, duration, start, free_scheduled, took_output)
+            self.passes += 1
+
+    def _anything_unfinished(self) -> bool:
+        return bool(self.running or len(self.queues) or self.flying)
+
+    def _jump_to_next_arrival(self) -> None:
+        upcoming = len(self.requests)
+        if self.arrival_step is not None:
+            self.passes = max(self.passes, int(self.arrival_step[upcoming]))
+        else:
+            self.clock = max(self.clock, int(self.workload.arrival_ps[upcoming]))
+
+    def _take_arrivals(self) -> None:
+        due = self.arrival_step if self.arrival_step is not None else self.workload.arrival_ps
+        now = self.passes if self.arrival_step is not None else self.clock
+        while len(self.requests) < len(self.workload) and due[len(self.requests)] <= now:
+            index = len(self.requests)
+            prompt = int(self.workload.prompt_tokens[index])
+            request = _Request(
+                index=index,
+                prompt=prompt,
+                output=min(int(self.workload.output_tokens[index]), max(0, self.settings.max_model_len - prompt)),
+                priority=int(self.workload.priority[index]),
+                arrival=int(self.workload.arrival_ps[index]),
+                known=prompt,
+            )
+            self.requests.append(request)
+            self.arrived.append(index)
+            if prompt >= self.settings.max_model_len:
+                self._refuse(request, TOO_LONG)
+            elif not self._ever_fits(request):
+                self._refuse(request, NEVER_FITS)
+            else:
+                self.policy.on_arrival(index)
+                self._enqueue(request)
+
+    def _apply_changes(self) -> None:
+        """Settings and weights whose instant has come. A cache that shrank preempts until what is in use fits."""
+        before = self.settings
+        while self.settings_next < len(self.plan.settings) and self.plan.settings[self.settings_next][0] <= self.clock:
+            self.settings = self.plan.settings[self.settings_next][1]
+            self.settings_next += 1
+        while self.weights_next < len(self.plan.weights) and self.plan.weights[self.weights_next][0] <= self.clock:
+            self.policy.weights = self.plan.weights[self.weights_next][1]
+            self.weights_next += 1
+        if self.settings is before:
+            return
+        if self.settings.policy != before.policy:
+            self._change_policy()
+        if self.settings.num_gpu_blocks != before.num_gpu_blocks:
+            self.kv.resize(self.settings.num_gpu_blocks - 1)
+            while self.kv.free < 0:
+                self._preempt(self._victim())
+            for index in list(self.queues):
+                request = self.requests[index]
+                if not self._ever_fits(request):
+                    self._leave_queue(request)
+                    self._refuse(request, NEVER_FITS)
+
+    def _make_policy(self, weights: Int64s) -> Policy:
+        policy = POLICIES[self.settings.policy.name](self.settings.policy, self.workload)
+        policy.weights = weights
+        return policy
+
+    def _change_policy(self) -> None:
+        """The new policy starts with fresh counters and sees the waiting requests arrive in order."""
+        self.policy = self._make_policy(self.policy.weights)
+        waiting = list(self.queues)
+        self.queues = WaitingQueues(self.workload)
+        for index in waiting:
+            self.policy.on_arrival(index)
+            self.queues.push(index, self.policy)
+
+    # ---- one pass -------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> list[_Request]:
+        """Decide the batch; ``tokens`` of each request in it says how many it computes."""
+        settings = self.settings
+        self.pass_cap = self._cap()
+        if settings.prefill_first:
+            return self._schedule_prefill_first()
+        batch, left = self._schedule_running(self.running, settings.max_num_batched_tokens)
+        if not self.preempted:
+            batch += self._admit(left)
+        return batch
+
+    def _schedule_prefill_first(self) -> list[_Request]:
+        prefilling = [request for request in self.running if request.prefilling]
+        batch, left = self._schedule_running(prefilling, self.settings.max_num_batched_tokens)
+        due = len(prefilling) == len(self.running) or self.decode_steps >= self.settings.prefill_interval
+        if (prefilling or due) and not self.preempted:
+            batch += self._admit(left)
+        if batch:
+            self.decode_steps = 0
+            return batch
+        batch, _left = self._schedule_running(self.running, self.settings.max_num_batched_tokens)
+        if batch:
+            self.decode_steps += 1
+        return batch
+
+    def _cap(self) -> int:
+        """Most prefill tokens that one request may take in this pass; a lone request is not capped."""
+        settings = self.settings
+        unfinished = len(self.running) + len(self.queues)
+        threshold = settings.long_prefill_token_threshold
+        if threshold == 0 or unfinished <= 1:
+            return _NO_CAP
+        if settings.long_prefill_token_threshold_adaptive:
+            return max(threshold, settings.max_num_batched_tokens // unfinished)
+        return threshold
+
+    def _schedule_running(self, candidates: list[_Request], budget: int) -> tuple[list[_Request], int]:
+        """Tokens for running requests in list order; preempts where a request's blocks are not there."""
+        cap = self.pass_cap
+        batch: list[_Request] = []
+        index = 0
+        queue = candidates
+        while index < len(queue) and budget > 0:
+            request = queue[index]
+            index += 1
+            tokens = min(request.todo, cap, budget, self.settings.max_model_len - request.computed - 1)
+            if tokens <= 0:
+                continue
+            needed = self._blocks(request.computed + tokens) - self.kv.owned(request.index)
+            while needed > self.kv.free:
+                victim = self._victim()
+                position = next((at for at, other in enumerate(queue) if other is victim), None)
+                if victim in batch:
+                    batch.remove(victim)
+                    budget += victim.tokens
+                self._preempt(victim)
+                if position is not None:
+                    if queue is not self.running:
+                        queue.remove(victim)
+                    if position < index:
+                        index -= 1
+                if victim is request:
+                    break
+            else:
+                if needed > 0:
+                    self.kv.grow(request.index, needed)
+                self.kv.fill(request.index, min(request.computed + tokens, request.known))
+                request.tokens = tokens
+                batch.append(request)
+                budget -= tokens
+                continue
+            if not self.policy.preempts_by_priority:
+                break
+        return batch, budget
+
+    def _admit(self, budget: int) -> list[_Request]:
+        """Waiting requests by rank, until a head does not fit."""
+        settings = self.settings
+        batch: list[_Request] = []
+        most = settings.max_num_active_seqs or settings.max_num_seqs
+        while len(self.queues) and budget > 0 and len(self.running) < most:
+            request = self.requests[self.queues.head(self.policy)]
+            hit = self.kv.hit(request.index, request.known)
+            cached = hit.count * settings.block_size
+            wanted = min(request.known - cached, self.pass_cap)
+            if wanted > budget and not settings.enable_chunked_prefill:
+                break
+            tokens = min(wanted, budget)
+            blocks = self._blocks(self._final_tokens(request) if settings.reserve_full_kv else cached + tokens)
+            checked = max(blocks, self._blocks(request.known)) if settings.scheduler_reserve_full_isl else blocks
+            watermark = settings.watermark_blocks if self.running else 0
+            if checked - hit.count + hit.evictable + watermark > self.kv.free:
+                break
+            self._leave_queue(request)
+            self.kv.admit(request.index, hit, blocks)
+            request.computed = cached
+            request.tokens = tokens
+            self.kv.fill(request.index, min(cached + tokens, request.known))
+            self.admitted.append((request.index, cached, int(request.admitted)))
+            if not request.admitted:
+                request.admitted = True
+                self.cached[request.index] = cached
+                self.scheduled_ps[request.index] = self.clock
+                self.policy.on_admit(request.index)
+            self.running.append(request)
+            batch.append(request)
+            budget -= tokens
+        return batch
+
+    def _victim(self) -> _Request:
+        if self.policy.preempts_by_priority:
+            return max(self.running, key=lambda request: (request.priority, request.arrival))
+        return self.running[-1]
+
+    def _preempt(self, victim: _Request) -> None:
+        """The victim loses its blocks and all computed tokens, keeps its sampled ones, and waits at the head."""
+        self.running.remove(victim)
+        self.kv.release(victim.index)
+        victim.computed = 0
+        victim.in_flight = 0
+        victim.preemptions += 1
+        self.preempted.append(victim.index)
+        if self._ever_fits(victim):
+            self._enqueue(victim)
+        else:
+            self._refuse(victim, NEVER_FITS)
+
+    # ---- execution and output -------------------------------------------------------------------------------------
+
+    def _start(self, batch: list[_Request]) -> int:
+        """Start the step of ``batch``; returns its duration (0 for an empty batch)."""
+        if not batch:
+            return 0
+        prefill_tokens = decodes = context = 0
+        step = _InFlight(0)
+        progress = False
+        for request in batch:
+            if request.prefilling:
+                prefill_tokens += request.tokens
+            else:
+                decodes += 1
+            after = request.computed + request.tokens
+            self.computed[request.index] += request.tokens
+            self.recomputed[request.index] += max(0, min(after, request.best) - request.computed)
+            progress = progress or after > request.best
+            request.best = max(request.best, after)
+            context += after
+        if progress:
+            self.idle_passes = 0
+        duration = _step_ps(self.settings.step_time, prefill_tokens, decodes, context)
+        if self.on_step:
+            self.scheduled = [(r.index, r.tokens, int(r.prefilling)) for r in batch]
+        for request in batch:
+            request.computed += request.tokens
+            if request.computed == request.known + request.in_flight:
+                step.outputs.append((request, request.preemptions))
+                request.in_flight += 1 if request.output else 0
+        step.end = max(self.clock, self.busy_until) + duration
+        self.busy_until = step.end
+        self.flying.append(step)
+        return duration
+
+    def _take_output(self, step: _InFlight) -> None:
+        """Deliver the step's samples in batch order; finished requests give their blocks back at once."""
+        self.clock = step.end
+        for request, preemptions in step.outputs:
+            if request.done:
+                continue
+            index = request.index
+            if request.output:
+                request.known += 1
+                if request.preemptions == preemptions:
+                    request.in_flight -= 1
+                    if request.sampled < request.output:
+                        self.kv.fill(index, min(request.computed - request.in_flight, request.known))
+                self.policy.on_tokens(index, 1)
+            if self.first_token_ps[index] == NEVER:
+                self.first_token_ps[index] = self.clock
+            if request.sampled >= request.output:
+                self._finish(request)
+
+    def _finish(self, request: _Request) -> None:
+        if request.waiting:
+            self._leave_queue(request)
+        else:
+            self.running.remove(request)
+            self.kv.release(request.index)
+        request.done = True
+        self.finished_ps[request.index] = self.clock
+        self.status[request.index] = OK
+        self.finished.append(request.index)
+
+    def _refuse(self, request: _Request, reason: int) -> None:
+        """A request that is not (or no longer) in any queue is turned away for good."""
+        request.done = True
+        self.finished_ps[request.index] = self.clock
+        self.status[request.index] = REFUSED
+        self.reason[request.index] = reason
+
+    def _guard_progress(self, batch: list[_Request], took_output: bool) -> None:
+        """An empty engine that admits nobody refuses the head; endless mutual preemption refuses the youngest."""
+        self.idle_passes += 1
+        if not batch and not took_output and not self.preempted and not self.running and len(self.queues):
+            request = self.requests[self.queues.head(self.policy)]
+        elif self.idle_passes > PASSES_WITHOUT_PROGRESS_MAX:
+            self.idle_passes = 0
+            request = self.requests[max(self.queues, default=max((r.index for r in self.running), default=0))]
+        else:
+            return
+        if request.waiting:
+            self._leave_queue(request)
+        else:
+            self.running.remove(request)
+            self.kv.release(request.index)
+        self._refuse(request, LIVELOCK)
+
+    # ---- small pieces ---------------------------------------------------------------------------------------------
+
+    def _enqueue(self, request: _Request) -> None:
+        request.waiting = True
+        self.queues.push(request.index, self.policy)
+
+    def _leave_queue(self, request: _Request) -> None:
+        request.waiting = False
+        self.queues.remove(request.index, self.policy)
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.settings.block_size)
+
+    def _final_tokens(self, request: _Request) -> int:
+        """KV tokens held at the finish: the last sampled token is never computed."""
+        return request.prompt + max(0, request.output - 1)
+
+    def _ever_fits(self, request: _Request) -> bool:
+        return self._blocks(self._final_tokens(request)) <= self.settings.num_gpu_blocks - 1
+
+    def _emit(
+        self, batch: list[_Request], at: int, duration: int, start: int, free_scheduled: int, took_output: bool
+    ) -> None:
+        if batch:
+            self.steps += 1
+        if self.on_step and (batch or self.preempted or took_output):
+            self.on_step(
+                Step(
+                    step=self.passes,
+                    t_ps=at,
+                    dt_ps=duration,
+                    start_ps=start,
+                    arrived=self.arrived,
+                    admitted=self.admitted,
+                    scheduled=self.scheduled if batch else [],
+                    preempted=self.preempted,
+                    finished=self.finished,
+                    free_blocks_scheduled=free_scheduled,
+                    free_blocks=self.kv.free,
+                    waiting=len(self.queues),
+                    running=len(self.running),
+                )
+            )
+            self.arrived = []
+        self.admitted = []
+        self.preempted = []
+        self.finished = []
+        if not self.on_step:
+            self.arrived = []
+
+    def result(self) -> EngineResult:
+        for request in self.requests:
+            self.preemptions[request.index] = request.preemptions
+        return EngineResult(
+            scheduled_ps=self.scheduled_ps,
+            first_token_ps=self.first_token_ps,
+            finished_ps=self.finished_ps,
+            status=self.status,
+            reason=self.reason,
+            preemptions=self.preemptions,
+            recomputed_tokens=self.recomputed,
+            cached_tokens=self.cached,
+            computed_tokens=self.computed,
+            steps=self.steps,
+            end_ps=self.clock,
+        )
+
+
+def _step_ps(step_time: StepTime, prefill_tokens: int, decodes: int, context: int) -> int:
+    return (
+        step_time.base
+        + step_time.prefill_token * prefill_tokens
+        + step_time.decode_sequence * decodes
+        + step_time.context_token * context
+    )
