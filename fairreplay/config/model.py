@@ -206,6 +206,7 @@ class Engine(Table):
     long_prefill_token_threshold_adaptive: bool = False
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
+    """On by default, as in a stock server; prefill-first engines know no such thing."""
     scheduler_reserve_full_isl: bool = True
     batching: Literal["mixed", "prefill-first"] = "mixed"
     prefill_interval: int = 10
@@ -215,8 +216,17 @@ class Engine(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_open(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in values.items() if value is not None}
+    def _settle(cls, values: dict[str, Any]) -> dict[str, Any]:
+        settled = {key: value for key, value in values.items() if value is not None}
+        if settled.get("batching") == "prefill-first":
+            settled.setdefault("async_scheduling", False)
+        return settled
+
+    @model_validator(mode="after")
+    def _agree(self) -> Engine:
+        if self.async_scheduling and self.batching == "prefill-first":
+            raise ValueError('async_scheduling = true does not go with batching = "prefill-first"')
+        return self
 
 
 class Cluster(Table):

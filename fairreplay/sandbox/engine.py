@@ -122,6 +122,7 @@ class Workload:
     prefix_ids: Int64s
     prefix_block_tokens: int
     tenants: tuple[str, ...]
+    """Sorted by name: some policies break ties by tenant index."""
     types: tuple[str, ...]
 
     def __len__(self) -> int:

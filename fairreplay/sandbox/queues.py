@@ -41,9 +41,14 @@ class WaitingQueues:
             policy.on_queue_filled(tenant)
 
     def head(self, policy: Policy) -> int:
-        """The request that goes next: lowest rank among the heads, ties by (arrival, order in the source)."""
+        """The request that goes next: lowest rank among the heads.
+
+        Ties go by (arrival, order in the source); where the policy ranks tenants, by the tenant's name first.
+        """
         if len(self._queues) == 1:
             return next(iter(self._queues.values()))[0]
+        if policy.ranks_tenants:
+            return min((policy.rank(queue[0]), key[0], queue[0]) for key, queue in self._queues.items())[2]
         return min((policy.rank(queue[0]), queue[0]) for queue in self._queues.values())[1]
 
     def remove(self, request: int, policy: Policy) -> None:

@@ -19,6 +19,9 @@ class Policy:
     preempts_by_priority = False
     """True: the victim is the running request of the largest (priority, arrival); else the last of the running list."""
 
+    ranks_tenants = False
+    """True: equal ranks of two tenants go by tenant name, as in the published sequences; else by arrival."""
+
     def __init__(self, spec: PolicySpec, workload: Workload) -> None:
         self.spec = spec
         self.workload = workload

@@ -14,6 +14,8 @@ from fairreplay.sandbox.policies.base import Policy
 class Vtc(Policy):
     """``counter`` is service by tenant, in tokens times cost times scaled inverse weight."""
 
+    ranks_tenants = True
+
     def __init__(self, spec: PolicySpec, workload: Workload) -> None:
         super().__init__(spec, workload)
         self.counter = [0] * len(workload.tenants)
