@@ -1,0 +1,71 @@
+"""Files that are either the old ones or the new ones, whatever moment the power fails."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def replace_file(path: Path, write: Callable[[Path], None]) -> None:
+    """``write`` a new file beside ``path``, make it durable, then put it in the place of ``path`` in one move."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    try:
+        write(temporary)
+        _sync(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """``replace_file`` for content at hand."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(content)
+
+    replace_file(path, write)
+
+
+def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
+    """As ``replace_file`` for a folder of plain files. A reader that opens it during the swap may find it missing."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    old = path.with_name(path.name + ".old" + TEMPORARY_SUFFIX)
+    for leftover in (temporary, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        write(temporary)
+        for file in sorted(temporary.iterdir()):
+            _sync(file)
+        _sync(temporary)
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

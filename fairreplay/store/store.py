@@ -1,0 +1,298 @@
+"""The store: a folder of Parquet segments named by the content they came from, and the manifest that lists them.
+
+Layout: ``manifest.json``, ``segments/<source>.parquet``, ``rejects/<source>.jsonl``,
+``replays/<policy>-<config_hash>/{replay.json,requests.parquet,steps.parquet}``, ``lock``. Apart from ``lock`` the bytes
+depend on what was ingested and replayed only: no clock, no path, no host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import filelock
+import orjson
+import polars as pl
+
+from fairreplay.errors import StoreBusyError, StoreError, UsageError, nearest
+from fairreplay.store.files import TEMPORARY_SUFFIX, replace_bytes, replace_file, replace_folder, sha256_of
+from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
+from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA, check_columns
+from fairreplay.trace.schema import ORDER, SCHEMA, check_frame
+
+REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
+    "file": pl.String(),
+    "source": pl.String(),
+    "row": pl.UInt64(),
+    "column": pl.String(),
+    "value": pl.String(),
+    "reason": pl.String(),
+    "line": pl.String(),
+}
+"""One row per reject: ``row`` is the record's number in the source, ``line`` the record as it was read."""
+
+LOCK_NAME: Final = "lock"
+ROW_GROUP_ROWS: Final = 1 << 17
+_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class Store:
+    """An open store. Reading needs no lock; whoever writes holds ``lock()`` around all of it."""
+
+    path: Path
+    manifest: Manifest
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._verified: set[str] = set()
+
+    def digest(self) -> str:
+        """16 hex digits: the identity of what is stored."""
+        return self.manifest.digest()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def requests(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
+        """All stored requests that arrived in [``since``, ``until``): canonical columns, in the order of ``ORDER``.
+
+        Raises:
+            StoreError: a segment is missing or damaged; the file is named.
+        """
+        return self.requests_of([segment.source for segment in self.manifest.segments], since, until)
+
+    def requests_of(
+        self, sources: Sequence[str], since: datetime | None = None, until: datetime | None = None
+    ) -> pl.DataFrame:
+        """As ``requests``, from the named sources only."""
+        wanted = set(sources)
+        frames = [self._read_segment(item, since, until) for item in self.manifest.segments if item.source in wanted]
+        if not frames:
+            return pl.DataFrame(schema=SCHEMA)
+        return pl.concat(frames).sort(ORDER)
+
+    def _read_segment(self, segment: Segment, since: datetime | None, until: datetime | None) -> pl.DataFrame:
+        path = self.segment_path(segment.source)
+        self._verify(segment)
+        # One file at a time: each is sorted and holds statistics, so a period reads only its own row groups.
+        scan = _scan(path)
+        if since is not None:
+            scan = scan.filter(pl.col("arrived_at") >= _utc(since))
+        if until is not None:
+            scan = scan.filter(pl.col("arrived_at") < _utc(until))
+        frame = _collect(scan, path)
+        try:
+            return check_frame(frame)
+        except TypeError as error:
+            raise StoreError(f"{path}: {error}; ingest its source into a new store") from None
+
+    def _verify(self, segment: Segment) -> None:
+        """A flipped bit inside a compressed page can decode to other numbers, so the bytes are checked, once a run."""
+        if segment.source in self._verified:
+            return
+        path = self.segment_path(segment.source)
+        try:
+            intact = path.stat().st_size == segment.file_bytes and sha256_of(path) == segment.file_sha256
+        except OSError as error:
+            raise StoreError(
+                f"{path}: cannot be read ({error.strerror}); restore it, or ingest {segment.name!r} into a new store"
+            ) from None
+        if not intact:
+            raise StoreError(
+                f"{path}: damaged (not the bytes that were written); restore it, or ingest {segment.name!r} "
+                "into a new store"
+            )
+        self._verified.add(segment.source)
+
+    def rejects(self) -> pl.DataFrame:
+        """Every reject of every source, by file and row: columns of ``REJECT_SCHEMA``."""
+        rows: list[dict[str, Any]] = []
+        for segment in self.manifest.segments:
+            if segment.rejected == 0:
+                continue
+            path = self.rejects_path(segment.source)
+            try:
+                records = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+            except (OSError, orjson.JSONDecodeError):
+                raise StoreError(f"{path}: missing or damaged; restore it from a copy") from None
+            rows += ({"file": segment.name, "source": segment.source, **record} for record in records)
+        return pl.DataFrame(rows, schema=REJECT_SCHEMA, orient="row")
+
+    def add_segment(self, segment: Segment, frame: pl.DataFrame, rejects: Sequence[dict[str, Any]]) -> Segment:
+        """Store one source: its rows (canonical, any order) and rejects (row, column, value, reason, line).
+
+        The segment counts only once the manifest names it; that is the last write. Holds the lock: the caller.
+        ``file_bytes`` and ``file_sha256`` of ``segment`` are filled in here.
+        """
+        check_frame(frame)
+        path = self.segment_path(segment.source)
+        path.parent.mkdir(exist_ok=True)
+        ordered = frame.sort(ORDER)
+        replace_file(path, lambda file: ordered.write_parquet(file, compression="zstd", row_group_size=ROW_GROUP_ROWS))
+        if rejects:
+            rejects_path = self.rejects_path(segment.source)
+            rejects_path.parent.mkdir(exist_ok=True)
+            replace_bytes(rejects_path, b"".join(orjson.dumps(item) + b"\n" for item in rejects))
+        segment = replace(segment, file_bytes=path.stat().st_size, file_sha256=sha256_of(path))
+        manifest = self.manifest.with_segment(segment)
+        write_manifest(self.path, manifest)
+        self.manifest = manifest
+        return segment
+
+    def remove_leftovers(self) -> None:
+        """Files of a run that was killed before its manifest: never read, removed under the lock."""
+        known = {segment.source for segment in self.manifest.segments}
+        for folder in ("segments", "rejects", "replays"):
+            for path in sorted((self.path / folder).glob("*")):
+                if path.name.endswith(TEMPORARY_SUFFIX) or (folder != "replays" and path.stem not in known):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in self.path.glob("*" + TEMPORARY_SUFFIX):
+            path.unlink()
+
+    def segment_path(self, source: str) -> Path:
+        return self.path / "segments" / f"{source}.parquet"
+
+    def rejects_path(self, source: str) -> Path:
+        return self.path / "rejects" / f"{source}.jsonl"
+
+    # -- replays ------------------------------------------------------------------------------------------------------
+
+    def write_replay(self, meta: dict[str, object], requests: pl.DataFrame, steps: pl.DataFrame) -> None:
+        """Store a replay under ``<meta["policy"]>-<meta["config_hash"]>``, in place of one of that name.
+
+        ``meta`` is any JSON object with these two keys; the frames have ``REPLAY_SCHEMA`` and ``STEP_SCHEMA``.
+        """
+        name = f"{meta['policy']}-{meta['config_hash']}"
+        if not _REPLAY_NAME.fullmatch(name):
+            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-' and '.'")
+        check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
+        check_columns(steps, STEP_SCHEMA, "a replay's steps")
+
+        def write(folder: Path) -> None:
+            (folder / "replay.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2) + b"\n")
+            requests.write_parquet(folder / "requests.parquet", compression="zstd", row_group_size=ROW_GROUP_ROWS)
+            steps.write_parquet(folder / "steps.parquet", compression="zstd", row_group_size=ROW_GROUP_ROWS)
+
+        (self.path / "replays").mkdir(exist_ok=True)
+        replace_folder(self.path / "replays" / name, write)
+
+    def replay_names(self) -> list[str]:
+        """``<policy>-<config_hash>`` of every stored replay, sorted."""
+        found = (self.path / "replays").glob("*/replay.json")
+        return sorted(path.parent.name for path in found if not path.parent.name.endswith(TEMPORARY_SUFFIX))
+
+    def replay_meta(self, name: str) -> dict[str, Any]:
+        path = self._replay_file(name, "replay.json")
+        try:
+            meta = orjson.loads(path.read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            meta = None
+        if not isinstance(meta, dict):
+            raise StoreError(f"{path}: damaged; run 'fairreplay replay' again")
+        return meta
+
+    def replay_requests(self, name: str) -> pl.DataFrame:
+        """One row per request of the replay: ``REPLAY_SCHEMA``."""
+        return self._replay_frame(name, "requests.parquet", REPLAY_SCHEMA)
+
+    def replay_steps(self, name: str) -> pl.DataFrame:
+        """The work of each second: ``STEP_SCHEMA``."""
+        return self._replay_frame(name, "steps.parquet", STEP_SCHEMA)
+
+    def _replay_frame(self, name: str, file: str, schema: dict[str, pl.DataType]) -> pl.DataFrame:
+        path = self._replay_file(name, file)
+        frame = _collect(_scan(path), path)
+        try:
+            return check_columns(frame, schema, path.name)
+        except TypeError:
+            raise StoreError(f"{path}: damaged (other columns); run 'fairreplay replay' again") from None
+
+    def _replay_file(self, name: str, file: str) -> Path:
+        names = self.replay_names()
+        if name not in names:
+            hint = nearest(name, names) if names else "run 'fairreplay replay' first"
+            raise UsageError(f"{self.path}: no replay {name!r} ({hint})")
+        return self.path / "replays" / name / file
+
+    # -- lock ---------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the store for writing.
+
+        Raises:
+            StoreBusyError: another run holds it; its process id is named.
+        """
+        with lock_folder(self.path):
+            yield
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """The store's lock, also for a folder that is not a store yet. Never waits."""
+    path = folder / LOCK_NAME
+    lock = filelock.FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        holder = path.read_text(errors="replace").strip()
+        who = f"process {holder}" if holder.isdigit() else "another run"
+        raise StoreBusyError(f"{folder}: {who} holds the store; try again when it has ended") from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot lock the store ({error.strerror}); check its permissions") from None
+    try:
+        path.write_text(f"{os.getpid()}\n")
+        yield
+    finally:
+        path.write_text("")
+        lock.release()
+
+
+def open_store(path: Path) -> Store:
+    """The store in ``path``.
+
+    Raises:
+        StoreError: absent, damaged, or newer; the message says what to do.
+    """
+    return Store(path, read_manifest(path))
+
+
+def create_store(path: Path) -> Store:
+    """The store in ``path``; an empty one is made where there is none.
+
+    Raises:
+        StoreError: as ``open_store``, or the folder holds other files and is no store.
+    """
+    if (path / MANIFEST_NAME).exists():
+        return open_store(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        others = sorted(item.name for item in path.iterdir() if item.name != LOCK_NAME)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot make a store here ({error.strerror}); choose another --store") from None
+    if [name for name in others if not name.endswith(TEMPORARY_SUFFIX)]:
+        raise StoreError(f"{path}: holds other files and is no store; choose an empty or new folder for --store")
+    write_manifest(path, Manifest())
+    return open_store(path)
+
+
+def _utc(instant: datetime) -> datetime:
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+def _scan(path: Path) -> pl.LazyFrame:
+    return pl.scan_parquet(path, glob=False)  # a folder named "[prod]" is a name, not a pattern
+
+
+def _collect(scan: pl.LazyFrame, path: Path) -> pl.DataFrame:
+    try:
+        return scan.collect()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+        raise StoreError(f"{path}: missing or damaged; restore it, or make the store again") from None
