@@ -1,0 +1,49 @@
+# Two commands on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint unit bench example clean debian
+
+demo: $(VENV)/installed
+	$(BIN)/fairreplay demo -o reports/demo
+
+test: lint unit
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(VENV)/installed-test debian
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+bench: $(VENV)/installed-test
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The example report that the README shows; its report.json is compared in the tests.
+example: $(VENV)/installed-test debian
+	$(BIN)/python tests/make_example.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@ $(VENV)/installed
+
+# Browser tests drive Debian's Chromium and read printed pages with pdftotext.
+debian:
+	@if command -v chromium >/dev/null && command -v pdftotext >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends chromium poppler-utils fonts-dejavu-core; \
+	else echo "the browser tests need: apt-get install chromium poppler-utils" >&2; exit 1; fi
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info reports/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
