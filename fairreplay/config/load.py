@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fairreplay.config.model import Config
+from fairreplay.config.model import Config, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 
 DEFAULT_NAME = "fairreplay.toml"
@@ -41,9 +41,17 @@ def parse_config(text: str, name: str) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"config {name}: not TOML: {error}") from None
     try:
-        return Config.model_validate(data)
+        config = Config.model_validate(data)
     except ValidationError as error:
         raise UsageError(f"config {name}{_describe(error, text)}") from None
+    for model in (None, *config.models):
+        try:
+            resolve_cluster(config, model)
+        except ValidationError as error:
+            where = "[cluster]" if model is None else f"[models.{model!r}]"
+            reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            raise UsageError(f"config {name}: {where}: {reason}") from None
+    return config
 
 
 def _describe(error: ValidationError, text: str) -> str:
