@@ -191,7 +191,7 @@ class Config(Table):
 
 
 class Engine(Table):
-    """Engine settings with nothing left open: the defaults, ``[cluster]``, ``[models.NAME]``, changes, in this order."""
+    """Engine settings with nothing left open: the defaults under ``[cluster]``, ``[models.NAME]`` and changes."""
 
     policy: PolicyName = "fcfs"
     max_num_seqs: int = 256
