@@ -1,0 +1,53 @@
+"""Which format a file is: exactly one must match, or a person has to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairreplay.errors import BadInputError, UsageError, nearest
+from fairreplay.trace.fields import Format, Sample, has_all
+from fairreplay.trace.formats import FORMATS, REFUSED
+
+COLUMNS_SHOWN = 20
+
+
+def detect(path: Path, sample: Sample, wanted: str = "auto") -> Format:
+    """The format of ``path``, decided on its first records, or ``wanted`` if they can be of it.
+
+    Raises:
+        UsageError: no format is called ``wanted``.
+        BadInputError: none matches, or several do, or the format is known to hold no arrival times.
+    """
+    if wanted != "auto":
+        return _named(path, sample, wanted)
+    matching = [item for item in FORMATS.values() if item.recognises(sample)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = ", ".join(item.name for item in matching)
+        raise BadInputError(f"{path}: could be {names}; say which with --format")
+    for name, (needs, reason) in REFUSED.items():
+        if has_all(sample, needs):
+            raise BadInputError(f"{path}: {name}: {reason}; columns found: {_listed(sample)}")
+    raise BadInputError(
+        f"{path}: no known format ({', '.join(FORMATS)}); columns found: {_listed(sample)}; "
+        "write it in the native schema, or name its format with --format"
+    )
+
+
+def _named(path: Path, sample: Sample, wanted: str) -> Format:
+    if wanted not in FORMATS:
+        raise UsageError(f"--format {wanted}: no such format ({nearest(wanted, list(FORMATS))})")
+    log_format = FORMATS[wanted]
+    if not log_format.recognises(sample):
+        raise BadInputError(
+            f"{path}: not {wanted}, which is {' or '.join(log_format.containers)} with "
+            f"{', '.join(log_format.needs)}; columns found: {_listed(sample)}"
+        )
+    return log_format
+
+
+def _listed(sample: Sample) -> str:
+    shown = [name if len(name) <= 60 else name[:59] + "…" for name in sample.columns[:COLUMNS_SHOWN]]
+    more = len(sample.columns) - len(shown)
+    return (", ".join(shown) or "none") + (f" and {more} more" if more > 0 else "")

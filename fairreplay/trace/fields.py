@@ -1,0 +1,140 @@
+"""How a format is declared: which column of the log gives which canonical column, in which unit, on which clock.
+
+A format is data. The one strict path (``rules``) turns a record and this declaration into a canonical row or a reject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fairreplay.trace.values import Unit
+
+Container = Literal["jsonl", "document", "csv", "parquet"]
+Record = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Wall:
+    """An instant as ISO 8601 text or a typed timestamp; without zone it is one of ``--tz``."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An instant as a number since 1970-01-01T00:00:00Z. 0 is unknown."""
+
+    column: str
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Relative:
+    """An instant as a number since the clock's own zero, which is ``--t0``. 0 is a real arrival, else unknown."""
+
+    column: str
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class After:
+    """A duration after the arrival; with ``minus`` the difference of two marks of one monotonic clock.
+
+    -1 is unknown; so is a mark of 0.
+    """
+
+    column: str
+    unit: Unit
+    minus: str | None = None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A token count: a whole number, at least 0."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Integer:
+    column: str
+
+
+@dataclass(frozen=True)
+class Real:
+    column: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """A name. Numbers are names by their digits (``7603``)."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Ids:
+    """A list of unsigned integers."""
+
+    column: str
+
+
+Field = Wall | Epoch | Relative | After | Tokens | Integer | Real | Text | Ids
+Columns = Mapping[str, Sequence[Field]]
+"""Canonical column -> where to look, the first that is known counts. A column that is not listed is unknown."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A record that is no request to an engine: ``not_a_request``, ``response_cache_hit``, ``never_sent``."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginning of a source, on which the format is decided."""
+
+    container: Container
+    columns: tuple[str, ...]
+    """Header (CSV, Parquet), or every key of the sampled records in order of appearance."""
+    records: tuple[Record, ...]
+    """The first records that can be read."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One log format.
+
+    ``needs`` names what a record of it has, for messages; ``matches`` is the test, by default that all of ``needs``
+    are there. ``prepare`` rewrites a record where its fields depend on each other, or skips it. ``explode`` gives the
+    records inside a document that holds a whole run, or None if it holds none.
+    """
+
+    name: str
+    containers: tuple[Container, ...]
+    needs: tuple[str, ...]
+    columns: Columns | Callable[[Sample], Columns]
+    matches: Callable[[Sample], bool] | None = None
+    prepare: Callable[[Record], Record | Skipped] | None = None
+    explode: Callable[[Record], list[object] | None] | None = None
+    prefix_block_tokens: int | None = None
+
+    def recognises(self, sample: Sample) -> bool:
+        if sample.container not in self.containers:
+            return False
+        if self.matches is not None:
+            return self.matches(sample)
+        return has_all(sample, self.needs)
+
+    def columns_for(self, sample: Sample) -> Columns:
+        return self.columns(sample) if callable(self.columns) else self.columns
+
+
+def has_all(sample: Sample, needs: Sequence[str]) -> bool:
+    """A table's header, or one of the sampled JSON records, has every one of ``needs``."""
+    if sample.container in ("csv", "parquet"):
+        return all(name in sample.columns for name in needs)
+    return any(all(name in record for name in needs) for record in sample.records)
