@@ -107,7 +107,11 @@ def _timeline(document: Document, model: str | None, index: int, looks: dict[str
         top = 1 - (row - 1) * 0.25 - 0.015
         limit = TFR_TOP if key == "tfr" else 1.0
         layout[f"yaxis{row}" if row > 1 else "yaxis"] = _axis(
-            title={"text": label}, domain=[max(bottom, 0), top], range=[-0.04 * limit, 1.06 * limit], anchor="x", nticks=4
+            title={"text": label},
+            domain=[max(bottom, 0), top],
+            range=[-0.04 * limit, 1.06 * limit],
+            anchor="x",
+            nticks=4,
         )
         layout["shapes"] += _threshold_lines(thresholds.get(key, {}), row)
     layout["xaxis"] = _axis(
@@ -264,7 +268,12 @@ def _ttft(document: Document, model: str | None, index: int, looks: dict[str, St
             )
             layout["annotations"].append(
                 {"x": math.log10(at), "y": q, "xref": "x", "yref": "y", "showarrow": True, "arrowhead": 0, "ax": -22}
-                | {"ay": 0, "text": f"SLO P{q}", "font": {"size": 11, "color": "var(--muted)"}, "bgcolor": "var(--paper)"}
+                | {
+                    "ay": 0,
+                    "text": f"SLO P{q}",
+                    "font": {"size": 11, "color": "var(--muted)"},
+                    "bgcolor": "var(--paper)",
+                }
                 | {"arrowcolor": "var(--muted)", "xanchor": "right"}
             )
     said = [
@@ -327,7 +336,9 @@ def _attainment(document: Document, model: str | None, index: int, looks: dict[s
     ]
     layout = _layout(height=110 + 19 * len(rows), hovermode="closest")
     layout["legend"] = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0}
-    layout["xaxis"] = _axis(title={"text": "worst of P50/P90/P99 TTFT over its target (log scale)"}, type="log", dtick="D2")
+    layout["xaxis"] = _axis(
+        title={"text": "worst of P50/P90/P99 TTFT over its target (log scale)"}, type="log", dtick="D2"
+    )
     layout["yaxis"] = _axis(
         tickvals=list(range(len(rows))),
         ticktext=[text.plotly_label(row["tenant"], 24) for row in rows],
@@ -343,7 +354,9 @@ def _attainment(document: Document, model: str | None, index: int, looks: dict[s
         judged = [under["passes"] for row in every for under in row["under"] if under["source"] == source]
         passing = sum(1 for passes in judged if passes)
         said.append(f"{passing} of {sum(1 for passes in judged if passes is not None)} under {source}")
-    note = f"The {len(rows)} tenants hurt most of {len(every)}; all stand in the table." if len(every) > len(rows) else ""
+    note = (
+        f"The {len(rows)} tenants hurt most of {len(every)}; all stand in the table." if len(every) > len(rows) else ""
+    )
     return Chart(f"tenants-{index}", "Tenants within SLO: " + ", ".join(said), note, {"data": traces, "layout": layout})
 
 
@@ -383,7 +396,8 @@ def _held_out(validation: Validation) -> Chart | None:
                 "size": [6 + 16 * math.sqrt(row["requests"] / largest) for row in rows],
                 "line": {"width": 1, "color": "var(--paper)"},
             },
-            "hovertemplate": "%{customdata[0]} (n %{customdata[1]}): predicted %{y:+.1f} s, real %{x:+.1f} s<extra></extra>",
+            "hovertemplate": "%{customdata[0]} (n %{customdata[1]}): "
+            "predicted %{y:+.1f} s, real %{x:+.1f} s<extra></extra>",
         },
     ]
     layout = _layout(height=380, hovermode="closest")
@@ -391,8 +405,8 @@ def _held_out(validation: Validation) -> Chart | None:
     layout["xaxis"] = _axis(title={"text": "real change of median TTFT (s)"}, range=ends, zeroline=True)
     layout["yaxis"] = _axis(title={"text": "predicted change (s)"}, range=ends, zeroline=True)
     title = (
-        f"What {validation['after']} does to each tenant's median TTFT, as predicted from the {validation['before']} "
-        f"log and as measured: Spearman {text.number(validation['spearman'], 3)} over {text.plural(len(rows), 'tenant')}"
+        f"What {validation['after']} does to each tenant's median TTFT, predicted from the {validation['before']} log "
+        f"and measured: Spearman {text.number(validation['spearman'], 3)} over {text.plural(len(rows), 'tenant')}"
     )
     return Chart("held-out", title, "", {"data": traces, "layout": layout})
 

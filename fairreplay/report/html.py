@@ -33,7 +33,7 @@ TITLES: Final = {
 }
 MEANINGS: Final = {
     "scr": "Share of the judged tenants whose P50, P90 and P99 TTFT are all within target.",
-    "jfi": "Jain's index over served / entitlement; the entitlement is the weighted max-min share of what was delivered.",
+    "jfi": "Jain's index over served / entitlement: the weighted max-min share of the delivered, capped by demand.",
     "tfr": "The least share of served tokens over its floor, over the request types; 1 and above is fair.",
     "min_x": "The smallest served / entitlement of a tenant owed at least 0.5 % of the window's tokens.",
 }
@@ -42,7 +42,7 @@ DEFINITIONS: Final = {
     "JFI": MEANINGS["jfi"] + " 1 where nobody waits or was refused.",
     "x": "Served over entitlement of a tenant. " + MEANINGS["min_x"],
     "TFR": MEANINGS["tfr"],
-    "Degraded window": "SCR < 0.95, or JFI < 0.9, or x < 0.7 of a tenant with waiting or refused requests, or TFR < 0.5.",
+    "Degraded window": "SCR < 0.95, JFI < 0.9, TFR < 0.5, or x < 0.7 of a tenant with waiting or refused requests.",
     "Episode": "Degraded windows of one model group with at most two others between them.",
     "Period figure": "The mean over the judged windows; windows after the last arrival (drain) are left out.",
     "TTFT": "Time to first token, from arrival.",
@@ -53,7 +53,14 @@ WINDOW_ROWS_MAX: Final = 240
 TENANT_ROWS: Final = 30
 EPISODES_SHOWN: Final = 20
 CURVE_QS: Final = (10, 25, 50, 75, 90, 95, 99, 99.9)
-STROKES: Final = {"solid": "", "dash": "6,3", "dot": "2,2", "dashdot": "6,2,2,2", "longdash": "9,3", "longdashdot": "9,2,2,2"}
+STROKES: Final = {
+    "solid": "",
+    "dash": "6,3",
+    "dot": "2,2",
+    "dashdot": "6,2,2,2",
+    "longdash": "9,3",
+    "longdashdot": "9,2,2,2",
+}
 
 
 def render(document: Document) -> str:
@@ -105,6 +112,7 @@ def render(document: Document) -> str:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("fairreplay.report"),
@@ -289,7 +297,12 @@ def _held_rows(held: Validation) -> list[dict[str, Any]]:
             "error": held["before_error"],
             "logged": False,
         },
-        {"label": f"{held['after']}, real log, never seen", "side": held["after_logged"], "error": None, "logged": True},
+        {
+            "label": f"{held['after']}, real log, never seen",
+            "side": held["after_logged"],
+            "error": None,
+            "logged": True,
+        },
         {
             "label": f"{held['after']}, sandbox's prediction",
             "side": held["after_replayed"],

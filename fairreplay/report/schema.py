@@ -89,7 +89,7 @@ class Verdict(TypedDict):
 
 
 class Series(TypedDict):
-    """The windows of one model group and source, by column, in time order; ``drain`` marks those after the last arrival."""
+    """The windows of one model group and source, by column, in time order; ``drain``: after the last arrival."""
 
     model: str | None
     source: str

@@ -36,9 +36,7 @@ def short(name: str, limit: int = NAME_MAX) -> str:
 
 def plotly_label(name: str, limit: int = 32) -> str:
     """A name for a Plotly label, which reads a subset of HTML: no tag, entity or ``%{template}`` survives."""
-    text = "".join(
-        f"\\u{ord(char):04x}" if unicodedata.category(char) == "Cf" else char for char in short(name, limit)
-    )
+    text = "".join(f"\\u{ord(char):04x}" if unicodedata.category(char) == "Cf" else char for char in short(name, limit))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("%{", "%&#123;")
 
 
@@ -58,7 +56,10 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def signed_percent(value: float | None, digits: int = 1) -> str:
     """A relative difference with its sign."""
-    return MISSING if value is None else f"{100 * value:+.{digits}f} %".replace("-0.0 %", "0.0 %").replace("+0.0 %", "0.0 %")
+    if value is None:
+        return MISSING
+    shown = f"{100 * value:+.{digits}f}"
+    return f"{shown.lstrip('+-') if float(shown) == 0 else shown} %"
 
 
 def seconds(value_ms: float | None) -> str:

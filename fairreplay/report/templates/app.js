@@ -50,22 +50,20 @@
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
   const narrow = matchMedia("(max-width: 40rem)");
-  const drawAll = (charts) => {
-    const css = getComputedStyle(root);
-    for (const { id, figure } of charts) {
-      const { data, layout } = resolved(figure, css);
-      if (narrow.matches) { layout.margin.l = 44; layout.font.size = 11; }
-      Plotly.react(document.getElementById(id), data, layout, config);
-    }
+  const draw = ({ id, figure }) => {
+    const { data, layout } = resolved(figure, getComputedStyle(root));
+    if (narrow.matches) { layout.margin.l = 44; layout.font.size = 11; }
+    Plotly.react(document.getElementById(id), data, layout, config);
   };
+  const breath = () => new Promise((resume) => { setTimeout(resume); });
 
   // Paper shows every fold.
-  let folded = [];
+  const folded = [];
   addEventListener("beforeprint", () => {
-    folded = [...document.querySelectorAll("details:not([open])")];
+    folded.push(...document.querySelectorAll("details:not([open])"));
     for (const fold of folded) fold.open = true;
   });
-  addEventListener("afterprint", () => { for (const fold of folded) fold.open = false; });
+  addEventListener("afterprint", () => { for (const fold of folded.splice(0)) fold.open = false; });
 
   const start = async () => {
     openTarget();
@@ -75,7 +73,7 @@
     if (!charts.length) return;
     try {
       load(await inflate(document.getElementById("plotly").textContent.trim()));
-      drawAll(charts);
+      for (const chart of charts) { draw(chart); await breath(); }
     } catch (error) {
       for (const plot of document.querySelectorAll(".plot")) plot.classList.add("failed");
       console.error("charts not drawn:", error);
@@ -83,9 +81,9 @@
     }
     root.dataset.charts = "drawn";
     openTarget();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(charts));
-    addEventListener("beforeprint", () => { root.classList.add("printing"); drawAll(charts); });
-    addEventListener("afterprint", () => { root.classList.remove("printing"); drawAll(charts); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(draw));
+    addEventListener("beforeprint", () => { root.classList.add("printing"); charts.forEach(draw); });
+    addEventListener("afterprint", () => { root.classList.remove("printing"); charts.forEach(draw); });
   };
   start();
 })();
