@@ -43,6 +43,8 @@ class Segment:
     """What was taken for granted in reading: units, zone, ``t0``, defaults."""
     unknown_columns: tuple[str, ...] = ()
     """Columns of the source that the format does not name; left out."""
+    empty_columns: tuple[str, ...] = ()
+    """Canonical columns that are null in every accepted row: unknown in this source."""
     out_of_order: int = 0
     """Accepted rows that the source lists after a later arrival."""
     clamped: int = 0

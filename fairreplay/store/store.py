@@ -78,6 +78,16 @@ class Store:
             return pl.DataFrame(schema=SCHEMA)
         return pl.concat(frames).sort(ORDER)
 
+    def rows_with_ids(self, request_ids: pl.Series) -> pl.DataFrame:
+        """The stored requests of these ids."""
+        frames = [pl.DataFrame(schema=SCHEMA)]
+        for segment in self.manifest.segments:
+            path = self.segment_path(segment.source)
+            self._verify(segment)
+            wanted = request_ids.to_frame("request_id").lazy()
+            frames.append(_collect(_scan(path).join(wanted, on="request_id", how="semi"), path))
+        return pl.concat(frames)
+
     def _read_segment(self, segment: Segment, since: datetime | None, until: datetime | None) -> pl.DataFrame:
         path = self.segment_path(segment.source)
         self._verify(segment)
