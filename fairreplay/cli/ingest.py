@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fairreplay.store.ingest import IngestOptions, IngestSummary, SourceSummary
     from fairreplay.trace.values import Number
 
-NAMES_SHOWN = 12
+NAMES_SHOWN = 20
 
 
 def ingest(

@@ -35,10 +35,8 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
     """As ``replace_file`` for a folder of plain files. A reader that opens it during the swap may find it missing."""
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    old = path.with_name(path.name + ".old" + TEMPORARY_SUFFIX)
-    for leftover in (temporary, old):
-        shutil.rmtree(leftover, ignore_errors=True)
+    settle_folder(path)
+    temporary, old = _beside(path)
     temporary.mkdir(parents=True)
     try:
         write(temporary)
@@ -55,6 +53,19 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
         raise
     _sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def settle_folder(path: Path) -> None:
+    """After a run that was killed in ``replace_folder``: the old folder is back, or the new one is there."""
+    temporary, old = _beside(path)
+    if old.exists() and not path.exists():
+        old.rename(path)
+    for leftover in (temporary, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    return path.with_name(path.name + TEMPORARY_SUFFIX), path.with_name(path.name + ".old" + TEMPORARY_SUFFIX)
 
 
 def sha256_of(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from glob import glob, has_magic
@@ -18,7 +18,7 @@ from fairreplay.errors import BadInputError, UsageError
 from fairreplay.store.duplicates import settle
 from fairreplay.store.files import replace_bytes
 from fairreplay.store.manifest import MANIFEST_NAME, Segment
-from fairreplay.store.store import LOCK_NAME, Store, create_store, lock_folder
+from fairreplay.store.store import LOCK_NAME, Store, check_vacant, create_store, lock_folder, make_folder, open_store
 from fairreplay.trace.read import Reject, SourceRead, content_id, lines_of, read_source
 from fairreplay.trace.rules import REASONS, Reading
 from fairreplay.trace.schema import COLUMNS
@@ -62,12 +62,10 @@ def ingest(
     paths: Sequence[str],
     store_path: Path,
     options: IngestOptions,
-    on_source: Callable[[str, int], None] | None = None,
 ) -> IngestSummary:
     """Read ``paths`` (files, folders, patterns) into the store at ``store_path``, which is made if it is not there.
 
     Sources are committed one after the other; a source that fails leaves the store as it was before it.
-    ``on_source(path, size in bytes)`` is called before each.
 
     Raises:
         UsageError: a path that is not there.
@@ -77,11 +75,7 @@ def ingest(
     files = expand(paths, store_path)
     with _held(store_path) as store:
         store.remove_leftovers()
-        done = []
-        for file in files:
-            if on_source is not None:
-                on_source(str(file), file.stat().st_size)
-            done.append(_ingest_one(store, file, options))
+        done = [_ingest_one(store, file, options) for file in files]
         return _summary(store, store_path, done)
 
 
@@ -118,27 +112,28 @@ def _is_log(path: Path, folder: Path, store_path: Path) -> bool:
 @contextmanager
 def _held(path: Path) -> Iterator[Store]:
     """The store under its lock. If it was made for this run and nothing got into it, it is taken away again."""
-    is_new = not (path / MANIFEST_NAME).exists()
-    made = [folder for folder in (path, *path.parents) if not folder.exists()] if is_new else []
-    store = None
+    if (path / MANIFEST_NAME).exists():
+        with lock_folder(path):
+            yield open_store(path)
+        return
+    check_vacant(path)
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    leftover_lock = (path / LOCK_NAME).exists()
+    make_folder(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
         with lock_folder(path):
             store = create_store(path)
-            yield store
+            try:
+                yield store
+            finally:
+                if not store.manifest.segments:
+                    (path / MANIFEST_NAME).unlink()
+                    if not leftover_lock:
+                        (path / LOCK_NAME).unlink()
     finally:
-        if is_new and (store is None or not store.manifest.segments):
-            _remove_empty(path, made, ours=store is not None)
-
-
-def _remove_empty(path: Path, made: list[Path], *, ours: bool) -> None:
-    if ours:
-        (path / MANIFEST_NAME).unlink(missing_ok=True)
-    if made:
-        (path / LOCK_NAME).unlink(missing_ok=True)
-    for folder in made:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+        for folder in made:
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def _ingest_one(store: Store, file: Path, options: IngestOptions) -> SourceSummary:

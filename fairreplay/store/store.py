@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,14 @@ import orjson
 import polars as pl
 
 from fairreplay.errors import StoreBusyError, StoreError, UsageError, nearest
-from fairreplay.store.files import TEMPORARY_SUFFIX, replace_bytes, replace_file, replace_folder, sha256_of
+from fairreplay.store.files import (
+    TEMPORARY_SUFFIX,
+    replace_bytes,
+    replace_file,
+    replace_folder,
+    settle_folder,
+    sha256_of,
+)
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA, check_columns
 from fairreplay.trace.schema import ORDER, SCHEMA, check_frame
@@ -40,7 +46,8 @@ REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
 
 LOCK_NAME: Final = "lock"
 ROW_GROUP_ROWS: Final = 1 << 17
-_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_SEGMENT_FILE = re.compile(r"[0-9a-f]{16}\.(parquet|jsonl)")
+_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
 class Store:
@@ -159,12 +166,15 @@ class Store:
     def remove_leftovers(self) -> None:
         """Files of a run that was killed before its manifest: never read, removed under the lock."""
         known = {segment.source for segment in self.manifest.segments}
-        for folder in ("segments", "rejects", "replays"):
+        for folder in ("segments", "rejects"):
             for path in sorted((self.path / folder).glob("*")):
-                if path.name.endswith(TEMPORARY_SUFFIX) or (folder != "replays" and path.stem not in known):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path in self.path.glob("*" + TEMPORARY_SUFFIX):
-            path.unlink()
+                if path.name.endswith(TEMPORARY_SUFFIX) or (
+                    _SEGMENT_FILE.fullmatch(path.name) and path.stem not in known
+                ):
+                    path.unlink()
+        for path in sorted((self.path / "replays").glob("*" + TEMPORARY_SUFFIX)):
+            settle_folder(path.with_name(path.name.split(".")[0]))
+        (self.path / (MANIFEST_NAME + TEMPORARY_SUFFIX)).unlink(missing_ok=True)
 
     def segment_path(self, source: str) -> Path:
         return self.path / "segments" / f"{source}.parquet"
@@ -181,7 +191,7 @@ class Store:
         """
         name = f"{meta['policy']}-{meta['config_hash']}"
         if not _REPLAY_NAME.fullmatch(name):
-            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-' and '.'")
+            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_' and '-'")
         check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
         check_columns(steps, STEP_SCHEMA, "a replay's steps")
 
@@ -261,7 +271,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
         path.write_text(f"{os.getpid()}\n")
         yield
     finally:
-        path.write_text("")
+        if path.exists():
+            path.write_text("")
         lock.release()
 
 
@@ -282,15 +293,34 @@ def create_store(path: Path) -> Store:
     """
     if (path / MANIFEST_NAME).exists():
         return open_store(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        others = sorted(item.name for item in path.iterdir() if item.name != LOCK_NAME)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot make a store here ({error.strerror}); choose another --store") from None
-    if [name for name in others if not name.endswith(TEMPORARY_SUFFIX)]:
-        raise StoreError(f"{path}: holds other files and is no store; choose an empty or new folder for --store")
+    check_vacant(path)
+    make_folder(path)
     write_manifest(path, Manifest())
     return open_store(path)
+
+
+def check_vacant(path: Path) -> None:
+    """Nothing is at ``path`` that a new store would mix with.
+
+    Raises:
+        StoreError: it is a file, or a folder with other files.
+    """
+    if not path.exists():
+        return
+    try:
+        others = [item.name for item in path.iterdir() if item.name != LOCK_NAME]
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be a store ({error.strerror}); choose another --store") from None
+    if any(not name.endswith(TEMPORARY_SUFFIX) for name in others):
+        raise StoreError(f"{path}: holds other files and is no store; choose an empty or new folder for --store")
+
+
+def make_folder(path: Path) -> None:
+    """The folder of a new store."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot make a store here ({error.strerror}); choose another --store") from None
 
 
 def _utc(instant: datetime) -> datetime:

@@ -233,11 +233,12 @@ class Rules:
                 raise UnparsableError
             exact, zoned = parse_ticks(value, self.reading.zone)
         elif isinstance(place, Wall):
-            if _is_zero(value):
-                return None
-            if not isinstance(value, str):
-                raise UnparsableError
-            exact, zoned = parse_wall(value, self.reading.zone)
+            try:
+                exact, zoned = parse_wall(value, self.reading.zone)
+            except UnparsableError:
+                if parse_number(value) == 0:
+                    return None
+                raise
         else:
             return self._exact_number(place, value, arrival=arrival)
         if not zoned:
@@ -332,13 +333,6 @@ class Rules:
 
 def _column(there: Found | None) -> str | None:
     return there.field.column if there is not None else None
-
-
-def _is_zero(value: object) -> bool:
-    try:
-        return parse_number(value) == 0
-    except UnparsableError:
-        return False
 
 
 def _span(place: After, value: object, record: Record) -> Number | None:

@@ -124,7 +124,7 @@ def rounded_us(exact: Number) -> int:
     raise UnparsableError
 
 
-def parse_wall(text: str, zone: tzinfo) -> tuple[Number, bool]:
+def parse_wall(text: object, zone: tzinfo) -> tuple[Number, bool]:
     """ISO 8601 date and time with any number of digits -> (exact microseconds since the epoch, it carried a zone).
 
     A time without zone is one of ``zone``; of the two readings in the hour that a zone repeats, the first.
@@ -132,7 +132,7 @@ def parse_wall(text: str, zone: tzinfo) -> tuple[Number, bool]:
     Raises:
         UnparsableError: another form, or no day of the calendar.
     """
-    match = _WALL.fullmatch(text.strip())
+    match = _WALL.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise UnparsableError
     day, minute, second, fraction, zulu, hours, minutes = match.groups()
