@@ -1,0 +1,135 @@
+"""``fairreplay calibrate``: step times and KV size that make the sandbox behave like the log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairreplay.cli import console
+from fairreplay.cli.options import (
+    DEFAULT_STORE,
+    ConfigOption,
+    JsonOption,
+    QuietOption,
+    SinceOption,
+    StoreOption,
+    UntilOption,
+)
+from fairreplay.cli.period import period
+from fairreplay.errors import UsageError
+
+if TYPE_CHECKING:
+    from fairreplay.planning.calibrate import Calibration, OnSimulation
+
+SIMULATIONS = 100
+
+
+def calibrate(
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.toml", help="Where the config is written.")],
+    batching: Annotated[
+        str | None, typer.Option("--batching", help='"auto": choose batching and admission too.', show_default=False)
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model to fit, where the log holds several.")] = None,
+    simulations: Annotated[
+        int, typer.Option("--simulations", min=10, help="How many simulations the search may take.")
+    ] = SIMULATIONS,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Fit the step-time model and the KV size to the log, and write the config with the values found.
+
+    Every second request is fitted; the error is stated on the others, which the fit never sees.
+    """
+    from fairreplay.config.load import DEFAULT_NAME, load_config, parse_config
+    from fairreplay.planning.calibrate import calibrate as fit
+    from fairreplay.planning.config_file import edited, write_atomically
+    from fairreplay.store.store import open_store
+
+    if batching not in (None, "auto"):
+        raise UsageError(f'--batching {batching!r}: only "auto"; a fixed batching is set in the config')
+    if not output.parent.is_dir():
+        raise UsageError(f"-o {output}: there is no folder {output.parent}")
+    begin, end = period(since, until)
+    settings = load_config(config)
+    path = config if config is not None else Path(DEFAULT_NAME)
+    given = path.read_text(encoding="utf-8") if path.exists() else ""
+    frame = open_store(store).requests(begin, end)
+    with _progress(enabled=not quiet) as on_simulation:
+        fitted = fit(
+            frame,
+            settings,
+            model=model,
+            batching="auto" if batching else None,
+            simulations=simulations,
+            on_simulation=on_simulation,
+        )
+    text = edited(given, fitted.model, fitted.values)
+    parse_config(text, str(output))  # what is written can be read
+    write_atomically(output, text)
+    if json:
+        console.out_json({"output": str(output), **asdict(fitted)})
+    elif not quiet:
+        console.out(_summary(fitted, output))
+
+
+class _progress:  # noqa: N801 (a context manager that reads like a function)
+    """A bar on stderr, only on a terminal; inside it, the callback for ``fit``."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+
+    def __enter__(self) -> OnSimulation | None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        terminal = Console(stderr=True)
+        self._bar = Progress(console=terminal, transient=True) if self._enabled and terminal.is_terminal else None
+        if self._bar is None:
+            return None
+        self._bar.start()
+        task = self._bar.add_task("Simulating", total=None)
+        bar = self._bar
+
+        def show(done: int, most: int) -> None:
+            bar.update(task, completed=done, total=most)
+
+        return show
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _summary(fitted: Calibration, output: Path) -> str:
+    columns = ("error", "before, fitted", "before, held out", "after, fitted", "after, held out")
+    parts = (fitted.before_fitted, fitted.before_held_out, fitted.after_fitted, fitted.after_held_out)
+    rows: list[list[object]] = [["requests", *(part.requests for part in parts)]]
+    for q in ("p50", "p90", "p99"):
+        rows.append([f"TTFT {q.upper()}", *(f"{getattr(part, f'ttft_{q}_error'):+.1%}" for part in parts)])
+    rows.append(["TTFT, median request", *(_factor(part.ttft_median_error) for part in parts)])
+    rows.append(["decode time, median request", *(_factor(part.decode_median_error) for part in parts)])
+    values = [f"{key} = {value}" for key, value in _flat(fitted.values)]
+    lines = [console.table(columns, rows), "", *values, *(f"kept {reason}" for reason in fitted.kept)]
+    return "\n".join([*lines, "", f"{console.printable(str(output))} written after {fitted.simulations} simulations"])
+
+
+def _factor(log_error: float) -> str:
+    """A typical distance in either direction."""
+    from math import expm1
+
+    distance = expm1(log_error)
+    return f"±{distance:.1%}" if distance < 1 else f"{distance + 1:.0f} times"
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
+    flat: list[tuple[str, object]] = []
+    for key, value in values.items():
+        flat += _flat(value, f"{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return flat

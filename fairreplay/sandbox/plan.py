@@ -1,0 +1,414 @@
+"""From config and canonical trace to what the engine takes: one shard per (model, replica).
+
+All real numbers end here. Seconds become integer picoseconds and weights become integer inverse weights, each from
+the decimal that the config states and rounded once, so every machine simulates the same integers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Final, TypeVar
+
+import numpy as np
+import polars as pl
+
+from fairreplay.config.model import Cluster, Config, Engine, resolve_cluster
+from fairreplay.errors import UsageError, nearest
+from fairreplay.sandbox.engine import (
+    MAX_PERIOD_PS,
+    PS_PER_SECOND,
+    PS_PER_US,
+    WEIGHT_SCALE,
+    EngineSettings,
+    Int64s,
+    Plan,
+    PolicySpec,
+    StepTime,
+    Workload,
+)
+from fairreplay.sandbox.policies import POLICIES
+from fairreplay.trace.schema import ORDER
+
+DEFAULT_POLICY: Final = "fcfs"
+MAX_STEP_PS: Final = 86_400 * PS_PER_SECOND
+"""A step time model whose largest step takes longer than a day is a mistake of units."""
+MIN_WEIGHT: Final = Fraction(1, 10**6)
+MAX_WEIGHT: Final = Fraction(10**6)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Load:
+    """The rows of a trace that load the cluster, and the clock they share."""
+
+    frame: pl.DataFrame
+    """Canonical columns, sorted by (arrival, seq, source)."""
+    left_out: int
+    """Rows that are no load: refused by production, or of unknown prompt length."""
+    start_us: int
+    """Instant 0 of the sandbox: the first arrival, microseconds since the epoch."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One replica's part of the load and what it runs with."""
+
+    model: str | None
+    replica: str
+    rows: Int64s
+    """Row numbers in ``Load.frame``, upward."""
+    workload: Workload
+    plan: Plan
+
+
+def picoseconds(seconds: float, speed: float = 1.0) -> int:
+    """``seconds / speed`` in picoseconds: exact in the decimals as written, rounded once, half to even."""
+    return round(Fraction(repr(seconds)) * PS_PER_SECOND / Fraction(repr(speed)))
+
+
+def inverse_weight(weight: Fraction, whose: str) -> int:
+    """``WEIGHT_SCALE / weight`` rounded to an integer, half to even.
+
+    Raises:
+        UsageError: the weight lies outside 1e-6 .. 1e6, where integer counters lose their meaning.
+    """
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise UsageError(f"weight of {whose} is {float(weight):g}: weights must lie between 1e-6 and 1e6")
+    return round(WEIGHT_SCALE / weight)
+
+
+def baseline_policy(config: Config) -> str:
+    """What production runs: ``[cluster] policy``."""
+    return config.cluster.policy or DEFAULT_POLICY
+
+
+def check_policy(policy: str) -> str:
+    """``policy`` if the sandbox knows it.
+
+    Raises:
+        UsageError: it does not; names the nearest that it knows.
+    """
+    if policy not in POLICIES:
+        raise UsageError(f"policy {policy!r} is unknown; {nearest(policy, sorted(POLICIES))}")
+    return policy
+
+
+def take_load(frame: pl.DataFrame) -> Load:
+    """The rows of ``frame`` (canonical columns) that load the cluster.
+
+    Rows that production refused (``rejected``) and rows without a known, positive prompt length are left out and
+    counted. An unknown output length (rows that did not end ``ok``) counts as none.
+
+    Raises:
+        UsageError: no row is left, or the arrivals span more time than int64 picoseconds hold.
+    """
+    is_load = (pl.col("status") != "rejected") & (pl.col("prompt_tokens").fill_null(0) > 0)
+    load = frame.filter(is_load).sort(ORDER)
+    if load.is_empty():
+        raise UsageError(f"nothing to replay: none of the {len(frame)} requests of the period loads the cluster")
+    arrivals = load["arrived_at"].to_physical()
+    start_us, end_us = int(arrivals[0]), int(arrivals[-1])
+    if (end_us - start_us) * PS_PER_US > MAX_PERIOD_PS:
+        raise UsageError(
+            f"the period spans {(end_us - start_us) // 86_400_000_000} days, "
+            f"the sandbox holds at most {MAX_PERIOD_PS // PS_PER_SECOND // 86_400}: narrow it with --since and --until"
+        )
+    return Load(frame=load, left_out=len(frame) - len(load), start_us=start_us)
+
+
+def shards(load: Load, config: Config, policy: str) -> tuple[Shard, ...]:
+    """The replicas that serve ``load`` under ``policy``, by model name (none first), then replica.
+
+    The policy that the config names as what production runs (``baseline_policy``) takes each model's own policy and
+    every ``[[cluster.changes]] policy``, and the weights in force (the row's ``weight``, else the tenant's changes,
+    weight, committed share, 1). Every other policy holds from the start on and takes the weights of ``[weights] rule``.
+
+    Raises:
+        UsageError: an unknown policy, a policy or a weight rule that lacks its settings, a step of over a day, or
+            placement ``logged`` over rows without a replica.
+    """
+    check_policy(policy)
+    weights = _weigher(config, is_baseline=policy == baseline_policy(config))
+    made: list[Shard] = []
+    models: list[str | None] = sorted(load.frame["model"].unique().to_list(), key=lambda name: (name is not None, name))
+    for model in models:
+        of_model = _rows(load.frame, pl.col("model").eq_missing(pl.lit(model, dtype=pl.String)))
+        group = load.frame[of_model]
+        cluster = resolve_cluster(config, model)
+        names, replica = place(group, cluster)
+        for index, name in enumerate(names):
+            own = np.flatnonzero(replica == index)
+            if len(own) == 0:
+                continue
+            part = group[own]
+            tenants, types = _names(part["tenant"]), _names(part["type"])
+            settings = settings_over_time(cluster, config, policy, types, load.start_us)
+            made.append(
+                Shard(
+                    model=model,
+                    replica=name,
+                    rows=of_model[own],
+                    workload=_workload(part, config, load.start_us, tenants, types, weights.by_row),
+                    plan=Plan(settings=settings, weights=_weights_over_time(weights, tenants, load.start_us)),
+                )
+            )
+    return tuple(made)
+
+
+# Placement: which replica serves which request.
+
+
+def place(group: pl.DataFrame, cluster: Cluster) -> tuple[tuple[str, ...], Int64s]:
+    """Names of the replicas of one model, and the index of the one that serves each row of ``group``.
+
+    ``round-robin``: the i-th arrival goes to replica ``i mod R``. ``session``: by a stable hash of ``session_id``
+    (``request_id`` where there is none). ``logged``: as the log says, whatever ``replicas`` is.
+    """
+    if cluster.placement == "logged":
+        if group["replica"].null_count():
+            row = group.filter(pl.col("replica").is_null()).row(0, named=True)
+            raise UsageError(
+                f'placement "logged" needs the replica of every row; request {row["request_id"]!r} has none: '
+                'set placement = "round-robin" or "session"'
+            )
+        names = _names(group["replica"])
+        return names, _index(group["replica"], names)
+    names = tuple(str(index) for index in range(cluster.replicas))
+    if cluster.placement == "session":
+        keys = group["session_id"].fill_null(group["request_id"])
+        unique = keys.unique()
+        table = pl.DataFrame(
+            {"key": unique, "replica": [stable_hash(key) % cluster.replicas for key in unique.to_list()]},
+            schema_overrides={"replica": pl.Int64},
+        )
+        found = pl.DataFrame({"key": keys}).join(table, on="key", how="left", maintain_order="left")
+        return names, found["replica"].to_numpy()
+    return names, np.arange(len(group), dtype=np.int64) % cluster.replicas
+
+
+def stable_hash(text: str) -> int:
+    """64 bits of BLAKE2b: the same in every process, unlike ``hash``."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+# Settings.
+
+
+def settings_over_time(
+    cluster: Cluster, config: Config, policy: str, types: Sequence[str], start_us: int
+) -> tuple[tuple[int, EngineSettings], ...]:
+    """The engine's settings from each instant on; what changed before the start is the first state."""
+    is_baseline = policy == baseline_policy(config)
+    states: list[tuple[int, EngineSettings]] = []
+    for at, engine in [(None, cluster.engine), *cluster.changes]:
+        for name in ("block_size", "enable_prefix_caching", "async_scheduling"):
+            if getattr(engine, name) != getattr(cluster.engine, name):
+                raise UsageError(f"cluster.changes: {name} cannot change during a replay: replay the two periods apart")
+        spec = _policy_spec(config, engine.policy if is_baseline else policy, types)
+        _put(states, at, start_us, _engine_settings(engine, spec))
+    return tuple(states)
+
+
+def _put(states: list[tuple[int, State]], at: datetime | None, start_us: int, state: State) -> None:
+    """Add a state to a timeline; one from before the start replaces the first, one past the end of time is dropped."""
+    at_ps = 0 if at is None else max(0, (epoch_us(at) - start_us) * PS_PER_US)
+    if at_ps >= 2**63:
+        return
+    while states and states[-1][0] >= at_ps:
+        states.pop()
+    states.append((at_ps, state))
+
+
+def epoch_us(at: datetime) -> int:
+    """Microseconds since the epoch, exact."""
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def _policy_spec(config: Config, policy: str, types: Sequence[str]) -> PolicySpec:
+    check_policy(policy)
+    table = config.policy_table(policy)
+    rank: tuple[int, ...] = ()
+    if policy == "type-priority":
+        if not table.order:
+            raise UsageError('policy "type-priority" needs [policies.type-priority] order = ["first type", ...]')
+        rank = tuple(table.order.index(name) if name in table.order else len(table.order) for name in types)
+    return PolicySpec(
+        name=policy, prompt_cost=table.prompt_cost, output_cost=table.output_cost, lift=table.lift, type_rank=rank
+    )
+
+
+def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
+    time = engine.step_time
+    step_time = StepTime(
+        base=picoseconds(time.base, engine.speed),
+        prefill_token=picoseconds(time.prefill_token, engine.speed),
+        decode_sequence=picoseconds(time.decode_sequence, engine.speed),
+        context_token=picoseconds(time.context_token, engine.speed),
+    )
+    largest_ps = (
+        step_time.base
+        + step_time.prefill_token * engine.max_num_batched_tokens
+        + step_time.decode_sequence * engine.max_num_seqs
+        + step_time.context_token * engine.num_gpu_blocks * engine.block_size
+    )
+    if largest_ps > MAX_STEP_PS:
+        raise UsageError(
+            f"cluster.step_time: a full step would take {largest_ps / PS_PER_SECOND:.3g} s; the unit is seconds"
+        )
+    return EngineSettings(
+        step_time=step_time,
+        policy=policy,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_active_seqs=engine.max_num_active_seqs or 0,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_model_len=engine.max_model_len,
+        block_size=engine.block_size,
+        num_gpu_blocks=engine.num_gpu_blocks,
+        watermark_blocks=int(Fraction(repr(engine.watermark)) * engine.num_gpu_blocks),
+        enable_chunked_prefill=engine.enable_chunked_prefill,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=engine.long_prefill_token_threshold_adaptive,
+        enable_prefix_caching=engine.enable_prefix_caching,
+        async_scheduling=engine.async_scheduling and engine.batching == "mixed",  # a matter of vLLM V1 alone
+        scheduler_reserve_full_isl=engine.scheduler_reserve_full_isl,
+        prefill_first=engine.batching == "prefill-first",
+        prefill_interval=engine.prefill_interval,
+        reserve_full_kv=engine.admission == "reserve",
+    )
+
+
+# Weights.
+
+
+@dataclass(frozen=True)
+class _Weigher:
+    by_row: bool
+    """The row's own ``weight`` goes before the tenant's."""
+    at: Callable[[str, datetime | None], Fraction]
+    """Weight of a tenant at an instant (None = before any change)."""
+    instants: tuple[datetime, ...]
+    """When a weight changes."""
+
+
+def _weigher(config: Config, is_baseline: bool) -> _Weigher:
+    """Where weights come from. They are relative: only their ratios matter.
+
+    A committed share is scaled so that the mean commitment weighs 1, as a tenant without any does. Rule ``committed``
+    in a config without any commitment is rule ``static``.
+    """
+    committed = {
+        name: tenant.committed_tokens_per_month
+        for name, tenant in config.tenants.items()
+        if tenant.committed_tokens_per_month is not None
+    }
+    total = sum(committed.values())
+
+    def share(tenant: str) -> Fraction:
+        return Fraction(committed[tenant] * len(committed), total) if tenant in committed else Fraction(1)
+
+    def static(tenant: str, at: datetime | None) -> Fraction | None:
+        table = config.tenants.get(tenant)
+        if table is None:
+            return None
+        weight = table.weight
+        if at is not None:
+            for change in sorted(table.changes, key=lambda change: change.at):
+                if change.at <= at:
+                    weight = change.weight
+        return None if weight is None else Fraction(repr(weight))
+
+    instants = tuple(sorted({change.at for tenant in config.tenants.values() for change in tenant.changes}))
+    if is_baseline:
+        return _Weigher(by_row=True, at=lambda tenant, at: static(tenant, at) or share(tenant), instants=instants)
+    rule = config.weights.rule
+    if rule == "protected":
+        raise UsageError('[weights] rule = "protected" is not simulated yet: use "committed", "static" or "logged"')
+    if rule == "committed" and committed:
+        return _Weigher(by_row=False, at=lambda tenant, _at: share(tenant), instants=())
+    return _Weigher(by_row=rule == "logged", at=lambda tenant, at: static(tenant, at) or Fraction(1), instants=instants)
+
+
+def _weights_over_time(weights: _Weigher, tenants: Sequence[str], start_us: int) -> tuple[tuple[int, Int64s], ...]:
+    states: list[tuple[int, Int64s]] = []
+    for at in (None, *weights.instants):
+        inverse = [inverse_weight(weights.at(name, at), f"tenant {name!r}") for name in tenants]
+        _put(states, at, start_us, np.array(inverse, dtype=np.int64))
+    return tuple(states)
+
+
+# Requests.
+
+
+def _workload(
+    part: pl.DataFrame, config: Config, start_us: int, tenants: Sequence[str], types: Sequence[str], by_row: bool
+) -> Workload:
+    tenant = _index(part["tenant"], tenants)
+    default_priority = np.array(
+        [(config.tenants[name].priority or 0) if name in config.tenants else 0 for name in tenants], dtype=np.int64
+    )
+    own_priority = part["priority"].cast(pl.Int64)
+    has_own = own_priority.is_not_null().to_numpy()
+    priority = np.where(has_own, own_priority.fill_null(0).to_numpy(), default_priority[tenant])
+    ids = part["prefix_ids"]
+    lengths = ids.list.len().fill_null(0).cast(pl.Int64).to_numpy()
+    return Workload(
+        arrival_ps=(part["arrived_at"].to_physical().to_numpy() - start_us) * PS_PER_US,
+        prompt_tokens=part["prompt_tokens"].cast(pl.Int64).to_numpy(),
+        output_tokens=part["output_tokens"].cast(pl.Int64).fill_null(0).to_numpy(),
+        priority=priority.astype(np.int64),
+        tenant=tenant,
+        type=_index(part["type"], types),
+        request_weight=_row_weights(part) if by_row else np.zeros(len(part), dtype=np.int64),
+        prefix_start=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
+        prefix_ids=ids.explode().drop_nulls().to_numpy().view(np.int64),
+        prefix_block_tokens=prefix_block_tokens(part),
+        tenants=tuple(tenants),
+        types=tuple(types),
+    )
+
+
+def _row_weights(part: pl.DataFrame) -> Int64s:
+    """Inverse weight of each row, 0 where the log has none."""
+    logged = part["weight"].cast(pl.Float64)
+    table = {
+        weight: inverse_weight(Fraction(repr(weight)), "a logged row")
+        for weight in logged.drop_nulls().unique().to_list()
+    }
+    return np.array([0 if weight is None else table[weight] for weight in logged.to_list()], dtype=np.int64)
+
+
+def prefix_block_tokens(part: pl.DataFrame) -> int:
+    """Tokens that one prefix id covers, which the canonical trace does not state; 0 where no row has ids.
+
+    The power of two that explains the number of ids of most prompts, the last block counted whether full or not;
+    of equals the smallest.
+    """
+    rows = part.select(
+        tokens=pl.col("prompt_tokens").cast(pl.Int64), ids=pl.col("prefix_ids").list.len().cast(pl.Int64)
+    ).filter(pl.col("ids") > 0)
+    tokens, ids = rows["tokens"].to_numpy(), rows["ids"].to_numpy()
+    if len(ids) == 0:
+        return 0
+    sizes = [1 << power for power in range(13)]
+    explained = [int(np.sum((ids == -(-tokens // size)) | (ids == tokens // size))) for size in sizes]
+    return sizes[explained.index(max(explained))]
+
+
+def _rows(frame: pl.DataFrame, predicate: pl.Expr) -> Int64s:
+    """Numbers of the rows where ``predicate`` holds."""
+    return np.flatnonzero(frame.select(predicate).to_series().to_numpy()).astype(np.int64)
+
+
+def _names(column: pl.Series) -> tuple[str, ...]:
+    return tuple(column.unique().sort().to_list())
+
+
+def _index(column: pl.Series, names: Sequence[str]) -> Int64s:
+    """Position of each value in ``names``."""
+    return column.cast(pl.Enum(list(names))).to_physical().cast(pl.Int64).to_numpy()
