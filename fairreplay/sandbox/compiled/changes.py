@@ -13,11 +13,6 @@ from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, TOO_LONG, Int64s
 
 
 @inlined
-def change_is_due(e: Int64s, settings: Int64s, weights_at: Int64s) -> bool:
-    return e[at.CLOCK] >= next_change(e, settings, weights_at)
-
-
-@inlined
 def next_change(e: Int64s, settings: Int64s, weights_at: Int64s) -> int:
     """When settings or weights change next; after the end of time if never."""
     instant = np.int64(2**63 - 1)
@@ -61,6 +56,7 @@ def apply_changes(
         for column in range(at.SETTINGS_WIDTH):
             e[at.SETTINGS + column] = settings[e[at.NEXT_SETTINGS], column]
         e[at.NEXT_SETTINGS] += 1
+        e[at.NEXT_BAD] = 0
     while e[at.NEXT_WEIGHTS] < len(weights_at) and weights_at[e[at.NEXT_WEIGHTS]] <= e[at.CLOCK]:
         e[at.WEIGHTS] = e[at.NEXT_WEIGHTS]
         e[at.NEXT_WEIGHTS] += 1

@@ -13,7 +13,8 @@ import numpy as np
 
 from fairreplay.sandbox import reference
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.kernel import ROWS_A_PASS, advance
+from fairreplay.sandbox.compiled.calendar import PLACES_MIN
+from fairreplay.sandbox.compiled.kernel import advance
 from fairreplay.sandbox.compiled.waiting import Int32s
 from fairreplay.sandbox.engine import (
     NEVER,
@@ -121,13 +122,17 @@ def _run(
     queues = np.zeros(queue_count * at.QUEUE, np.int64)
     active = np.zeros(queue_count, np.int64)
     blocks, table, own, found, chains, chain_table = _prefix_cache(e, workload, plan, cut, slots)
+    longest = int(cut.max(initial=0))
+    calendar = np.zeros(max(PLACES_MIN, 1 << (longest + 1).bit_length()), np.int64)
+    marks = np.zeros((len(calendar) >> 6) + (len(calendar) >> 12), np.int64)
+    phases = np.zeros(2 * first.block_size, np.int64)
     sums = np.zeros(3 * at.SUMS, np.int64)
     rows = np.zeros((ROWS, at.ROW), np.int64)
     gathered: list[Int64s] = []
     done = False
     while not done:
         done = advance(
-            e, run_, free_slots, batch, flights, out, way, kept, queues, active, queue_rows, queue_ranks,
+            e, run_, free_slots, batch, flights, np.zeros(slots, np.int64), calendar, marks, phases, out, way, kept, queues, active, queue_rows, queue_ranks,
             blocks, table, own, found, chains, chain_table, workload.prefix_start, workload.prefix_ids, workload.prefix_block_tokens,
             settings, np.array([at_ps for at_ps, _ in plan.weights], np.int64),
             np.array([weights for _, weights in plan.weights], np.int64).reshape(len(plan.weights), -1),

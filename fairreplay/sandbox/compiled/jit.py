@@ -18,3 +18,13 @@ def compiled(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """Compiled into each of its callers: for small functions that are called often."""
     return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)  # type: ignore[no-any-return]
+
+
+@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def trailing_zeros(_context: Any, _number: Any) -> Any:
+    """Number of zero bits below the lowest one of an int64 that is not 0: a single instruction."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], numba.core.cgutils.true_bit)
+
+    return numba.types.int64(numba.types.int64), generate

@@ -11,8 +11,9 @@ import numba
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.changes import apply_changes, change_is_due, take_arrivals
+from fairreplay.sandbox.compiled.changes import apply_changes, next_change, take_arrivals
 from fairreplay.sandbox.compiled.jit import compiled
+from fairreplay.sandbox.compiled.leaping import PASSES_OF_HOLD, cohort_pass, gather, scatter
 from fairreplay.sandbox.compiled.members import refuse_anywhere
 from fairreplay.sandbox.compiled.prefix import first_blocks, number_chains
 from fairreplay.sandbox.compiled.stepping import (
@@ -28,8 +29,8 @@ from fairreplay.sandbox.compiled.waiting import Int32s, clear_queues, head_of_qu
 from fairreplay.sandbox.engine import Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
-ROWS_A_PASS: Final = 3
-"""Rows of step sums that one pass can complete."""
+ROWS_TO_SPARE: Final = 16
+"""Room for rows of step sums below which the kernel returns to have them taken away."""
 
 
 @compiled
@@ -148,6 +149,10 @@ def _kernel(sources: int) -> Callable[..., bool]:
         free_slots: Int64s,
         batch: Int64s,
         flights: Int64s,
+        parts: Int64s,
+        calendar: Int64s,
+        marks: Int64s,
+        phases: Int64s,
         out: Int64s,
         way: Int32s,
         kept: Int64s,
@@ -180,33 +185,56 @@ def _kernel(sources: int) -> Callable[..., bool]:
         """Go on for up to ``passes`` passes or until ``rows`` is full; True when everything is finished."""
         if sources < 0:
             return False
-        until = e[at.PASSES] + passes
-        last_row = len(rows) - ROWS_A_PASS
+        may_leap = e[at.LEAPING] != 0 and not (e[at.PREFIX] or e[at.ASYNC] or e[at.MODEL_LEN_VARIES])
+        change_ps = next_change(e, settings, weights_at)
+        last_row = len(rows) - ROWS_TO_SPARE
         if e[at.READY] == 0:
             e[at.READY] = 1
             clear_queues(e, queues, queue_ranks)
             if e[at.PREFIX]:
                 first_blocks(e, blocks, e[at.USABLE])
                 number_chains(prefix_start, prefix_ids, chain_table, chains)
-        while e[at.PASSES] < until and e[at.ROWS] <= last_row:
+        while passes > 0 and e[at.ROWS] <= last_row:
+            passes -= 1
             if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
                 if e[at.NEXT_ARRIVAL] == len(arrival):
                     return True
                 e[at.CLOCK] = max(e[at.CLOCK], arrival[e[at.NEXT_ARRIVAL]])
-            if change_is_due(e, settings, weights_at):
+            if e[at.CLOCK] >= change_ps:
+                if e[at.COHORT]:
+                    scatter(
+                        e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight
+                    )
                 apply_changes(
                     e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_ranks, way,
                     blocks, table, own, found, arrival, prompt, cut, priority,
                 )  # fmt: skip
+                change_ps = next_change(e, settings, weights_at)
             take_arrivals(e, out, queues, active, queue_rows, way, arrival, prompt, cut)
             if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
                 continue  # all that arrived was refused at the door
+            if may_leap and e[at.COHORT] == 0:
+                if e[at.HOLD] > 0:
+                    e[at.HOLD] -= 1
+                else:
+                    gather(
+                        e, run, parts, calendar, marks, phases, out, queues, queue_rows, weights, tenant,
+                        request_weight,
+                    )  # fmt: skip
+            if e[at.COHORT]:
+                if cohort_pass(
+                    e, run, free_slots, parts, calendar, marks, phases, out, way, kept, queues, active, queue_rows,
+                    blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut,
+                    priority, tenant, request_weight, sums, rows, change_ps,
+                ):  # fmt: skip
+                    continue
+                scatter(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight)
+                e[at.HOLD] = PASSES_OF_HOLD
             one_pass(
                 e, run, free_slots, batch, flights, out, way, kept, queues, active, queue_rows, blocks, table, own,
                 found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority, tenant,
                 request_weight, sums, rows,
             )  # fmt: skip
-            e[at.PASSES] += 1
         return False
 
     return numba.njit(cache=True, nogil=True, error_model="numpy")(advance)  # type: ignore[no-any-return]

@@ -19,7 +19,6 @@ from __future__ import annotations
 (
     CLOCK,
     BUSY_UNTIL,
-    PASSES,  # passes since the start, empty ones included
     STEPS,  # passes with a batch
     IDLE_PASSES,  # passes since a token was computed for the first time
     DECODE_STEPS,  # decode steps since the last prefill batch (prefill-first)
@@ -59,8 +58,10 @@ from __future__ import annotations
     GROWING,  # members whose blocks grow as they decode
     NEXT_FINISH,  # TICK at which the next member samples its last token
     PARTS,  # running requests that are not members
-    NEXT_BAD,  # no request below this one and at or after NEXT_ARRIVAL is refused at the door
-) = range(42)
+    NEXT_BAD,  # the first request from NEXT_ARRIVAL on that is refused at the door
+    HOLD,  # passes until the engine tries to leap again
+    OVERFLOW,  # 1 if the clock ran out of int64
+) = range(43)
 
 # ---- settings in force: a copy of one row of the settings table ----
 SETTINGS = 48
