@@ -237,7 +237,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
             )  # fmt: skip
         return False
 
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(advance)  # type: ignore[no-any-return]
+    return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(advance)  # type: ignore[no-any-return]
 
 
 def _digest_of_sources() -> int:

@@ -459,12 +459,11 @@ def cohort_pass(
             return False
         for place in range(had_parts):
             needed += part_growth(e, run, parts[place])
-        if needed > e[at.FREE] and (alone or (left == 0 and e[at.POLICY] == at.PRIORITY)):
-            return False
     if not alone:
         needed += phases[e[at.PHASE]]
     if needed > e[at.FREE]:
-        if e[at.MEMBERS] == 0:
+        # victims by priority may stand before prefills that would get their tokens
+        if alone or e[at.MEMBERS] == 0 or (had_parts > 0 and left == 0 and e[at.POLICY] == at.PRIORITY):
             return False
         needed = free_by_preemption(
             e, run, free_slots, parts, calendar, marks, phases, out, kept, queues, active, queue_rows, way,
