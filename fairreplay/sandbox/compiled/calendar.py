@@ -58,17 +58,23 @@ def leave(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, slot: int) ->
             find_next_finish(e, calendar, marks)
 
 
-@compiled
+@inlined
 def find_next_finish(e: Int64s, calendar: Int64s, marks: Int64s) -> None:
     """Set NEXT_FINISH to the first tick after this one at which somebody finishes."""
-    mask = len(calendar) - 1
-    words = len(calendar) >> 6
     base = e[at.TICK] + 1
-    place = base & mask
+    place = base & (len(calendar) - 1)
     bits = marks[place >> 6] >> (place & 63)
     if bits != 0:
         e[at.NEXT_FINISH] = base + trailing_zeros(bits)
-        return
+    else:
+        _find_far_finish(e, calendar, marks, base)
+
+
+@compiled
+def _find_far_finish(e: Int64s, calendar: Int64s, marks: Int64s, base: int) -> None:
+    mask = len(calendar) - 1
+    words = len(calendar) >> 6
+    place = base & mask
     first = ((place >> 6) + 1) & (words - 1)
     above = first >> 6
     bits = marks[words + above] >> (first & 63)

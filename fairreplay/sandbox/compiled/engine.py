@@ -112,6 +112,7 @@ def _run(
     run_ = np.zeros(slots * at.SLOT, np.int64)
     free_slots = np.arange(slots - 1, 0, -1, dtype=np.int64) * at.SLOT
     batch = np.zeros(slots, np.int64)
+    parts = np.zeros(slots, np.int64)
     flights = np.zeros((2, 2 * slots + 2), np.int64)
     out = np.zeros((at.RESULTS, count), np.int64)
     out[[at.SCHEDULED, at.FIRST_TOKEN, at.FINISHED]] = NEVER
@@ -129,13 +130,14 @@ def _run(
     sums = np.zeros(3 * at.SUMS, np.int64)
     rows = np.zeros((ROWS, at.ROW), np.int64)
     gathered: list[Int64s] = []
+    weights_at = np.array([at_ps for at_ps, _ in plan.weights], np.int64)
+    weights = np.array([inverse for _, inverse in plan.weights], np.int64).reshape(len(plan.weights), -1)
     done = False
     while not done:
         done = advance(
-            e, run_, free_slots, batch, flights, np.zeros(slots, np.int64), calendar, marks, phases, out, way, kept, queues, active, queue_rows, queue_ranks,
+            e, run_, free_slots, batch, flights, parts, calendar, marks, phases, out, way, kept, queues, active, queue_rows, queue_ranks,
             blocks, table, own, found, chains, chain_table, workload.prefix_start, workload.prefix_ids, workload.prefix_block_tokens,
-            settings, np.array([at_ps for at_ps, _ in plan.weights], np.int64),
-            np.array([weights for _, weights in plan.weights], np.int64).reshape(len(plan.weights), -1),
+            settings, weights_at, weights,
             workload.arrival_ps, workload.prompt_tokens, cut, workload.priority, workload.tenant,
             workload.request_weight, sums, rows, PASSES_A_CALL,
         )  # fmt: skip

@@ -250,7 +250,7 @@ def advance_ticks(e: Int64s, k: int) -> None:
 # ---- finishes ----
 
 
-@compiled
+@inlined
 def finish_members(
     e: Int64s,
     run: Int64s,

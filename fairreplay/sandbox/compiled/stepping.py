@@ -128,7 +128,7 @@ def schedule_running(
     return budget
 
 
-@compiled
+@inlined
 def try_head(
     e: Int64s,
     kept: Int64s,
