@@ -16,8 +16,8 @@ PLACES_MIN = 64 * 64
 @inlined
 def enter(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, slot: int) -> None:
     finish = run[slot + at.FINISH]
-    place = finish & (len(calendar) - 1)
-    head = calendar[place]
+    place = finish & (len(calendar) - 1) & at.INDEX
+    head = calendar[place] & at.INDEX
     run[slot + at.EARLIER] = 0
     run[slot + at.LATER] = head
     calendar[place] = slot
@@ -43,14 +43,14 @@ def clear_place(calendar: Int64s, marks: Int64s, place: int) -> None:
 @inlined
 def leave(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, slot: int) -> None:
     """A member goes before its last tick."""
-    earlier = run[slot + at.EARLIER]
-    later = run[slot + at.LATER]
+    earlier = run[slot + at.EARLIER] & at.INDEX
+    later = run[slot + at.LATER] & at.INDEX
     if later != 0:
         run[later + at.EARLIER] = earlier
     if earlier != 0:
         run[earlier + at.LATER] = later
         return
-    place = run[slot + at.FINISH] & (len(calendar) - 1)
+    place = run[slot + at.FINISH] & (len(calendar) - 1) & at.INDEX
     calendar[place] = later
     if later == 0:
         clear_place(calendar, marks, place)
@@ -62,7 +62,7 @@ def leave(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, slot: int) ->
 def find_next_finish(e: Int64s, calendar: Int64s, marks: Int64s) -> None:
     """Set NEXT_FINISH to the first tick after this one at which somebody finishes."""
     base = e[at.TICK] + 1
-    place = base & (len(calendar) - 1)
+    place = base & (len(calendar) - 1) & at.INDEX
     bits = marks[place >> 6] >> (place & 63)
     if bits != 0:
         e[at.NEXT_FINISH] = base + trailing_zeros(bits)

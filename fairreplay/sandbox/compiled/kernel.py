@@ -222,11 +222,12 @@ def _kernel(sources: int) -> Callable[..., bool]:
                         request_weight,
                     )  # fmt: skip
             if e[at.COHORT]:
-                if cohort_pass(
+                counted = cohort_pass(
                     e, run, free_slots, parts, calendar, marks, phases, out, way, kept, queues, active, queue_rows,
                     blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut,
                     priority, tenant, request_weight, sums, rows, change_ps,
-                ):  # fmt: skip
+                )  # fmt: skip
+                if counted:
                     continue
                 scatter(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight)
                 e[at.HOLD] = PASSES_OF_HOLD

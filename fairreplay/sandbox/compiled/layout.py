@@ -114,13 +114,14 @@ FCFS, PRIORITY, VTC, TYPE_PRIORITY, SJF = range(5)
     NEXT,
     IN_FLIGHT,
     TOKENS,
-    FILLED,
+    DONE,  # tokens computed in all, recomputed ones included; of a member: minus TICK
     FINISH,  # of a member: TICK at which it samples its last token
     LATER,  # of a member: neighbours among those of the same FINISH
     EARLIER,
     FLAGS,
 ) = range(16)
 SLOT = 16
+FILLED = FINISH  # of a request under prefix caching, where nobody is a member: blocks that are full of known tokens
 MEMBER = 1
 HELD = 2  # the whole KV of the request is held from its admission on
 
@@ -162,4 +163,5 @@ SUMS = 6
 ROW = 8  # second, class, sums
 
 NONE = -1
+INDEX = 2**40 - 1  # ``index & INDEX`` is the same index, and the compiler sees that it counts from the start
 NO_CAP = 2**62

@@ -29,8 +29,8 @@ def final_tokens(prompt: int, output: int) -> int:
 def append_running(e: Int64s, run: Int64s, free_slots: Int64s) -> int:
     """A slot for a request that joins the end of the running list."""
     e[at.FREE_SLOTS] -= 1
-    slot = free_slots[e[at.FREE_SLOTS]]
-    last = run[at.PREVIOUS]
+    slot = free_slots[e[at.FREE_SLOTS] & at.INDEX] & at.INDEX
+    last = run[at.PREVIOUS] & at.INDEX
     run[slot + at.PREVIOUS] = last
     run[slot + at.NEXT] = 0
     run[last + at.NEXT] = slot
@@ -42,11 +42,11 @@ def append_running(e: Int64s, run: Int64s, free_slots: Int64s) -> int:
 @inlined
 def drop_running(e: Int64s, run: Int64s, free_slots: Int64s, slot: int) -> None:
     """Leave the running list; the slot's numbers stay readable until another request takes it."""
-    before = run[slot + at.PREVIOUS]
-    after = run[slot + at.NEXT]
+    before = run[slot + at.PREVIOUS] & at.INDEX
+    after = run[slot + at.NEXT] & at.INDEX
     run[before + at.NEXT] = after
     run[after + at.PREVIOUS] = before
-    free_slots[e[at.FREE_SLOTS]] = slot
+    free_slots[e[at.FREE_SLOTS] & at.INDEX] = slot
     e[at.FREE_SLOTS] += 1
     e[at.RUNNING] -= 1
 
@@ -71,7 +71,15 @@ def refuse(e: Int64s, out: Int64s, way: Int32s, request: int, reason: int) -> No
 
 
 @inlined
-def complete(e: Int64s, out: Int64s, way: Int32s, request: int) -> None:
+def complete(e: Int64s, run: Int64s, out: Int64s, way: Int32s, slot: int, request: int) -> None:
+    """A request that runs in ``slot`` is done."""
+    out[at.COMPUTED_TOKENS, request] = run[slot + at.DONE]
+    complete_waiting(e, out, way, request)
+
+
+@inlined
+def complete_waiting(e: Int64s, out: Int64s, way: Int32s, request: int) -> None:
+    """A request whose last token came while it waited after a preemption is done."""
     out[at.FINISHED, request] = e[at.CLOCK]
     out[at.STATUS, request] = OK
     way[request * at.WAY + at.PLACE] = at.GONE
@@ -138,6 +146,7 @@ def preempt(
     release(e, run, blocks, table, own, found, slot)
     kept[request * at.KEPT + at.KEPT_KNOWN] = run[slot + at.KNOWN]
     kept[request * at.KEPT + at.KEPT_BEST] = run[slot + at.BEST]
+    out[at.COMPUTED_TOKENS, request] = run[slot + at.DONE]
     out[at.PREEMPTIONS, request] += 1
     e[at.PREEMPTED] += 1
     if blocks_for(e, final_tokens(run[slot + at.PROMPT], run[slot + at.OUTPUT])) <= e[at.USABLE]:
@@ -168,6 +177,7 @@ def refuse_anywhere(
     if place == at.IN_QUEUE:
         remove(e, queues, active, queue_rows, way, prompt, request)
     else:
+        out[at.COMPUTED_TOKENS, request] = run[place + at.DONE]
         drop_running(e, run, free_slots, place)
         release(e, run, blocks, table, own, found, place)
     refuse(e, out, way, request, LIVELOCK)

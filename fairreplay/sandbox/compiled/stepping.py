@@ -11,6 +11,7 @@ from fairreplay.sandbox.compiled.members import (
     blocks_for,
     charge,
     complete,
+    complete_waiting,
     drop_running,
     final_tokens,
     preempt,
@@ -146,9 +147,9 @@ def try_head(
     budget: int,
 ) -> tuple[int, int, int]:
     """The head of the queues: (request, tokens, blocks) if it fits now, else (NONE, 0, 0)."""
-    request = head_of_queues(e, queues, active)
+    request = head_of_queues(e, queues, active) & at.INDEX
     known = prompt[request]
-    if out[at.PREEMPTIONS, request] > 0:
+    if out[at.SCHEDULED, request] != NEVER:
         known = kept[request * at.KEPT + at.KEPT_KNOWN]
     hit = 0
     evictable = 0
@@ -252,10 +253,12 @@ def seat(
     run[slot + at.REQUEST] = request
     run[slot + at.PROMPT] = prompt[request]
     run[slot + at.OUTPUT] = cut[request]
-    if out[at.PREEMPTIONS, request] > 0:
+    if out[at.SCHEDULED, request] != NEVER:
+        run[slot + at.DONE] = out[at.COMPUTED_TOKENS, request]
         run[slot + at.KNOWN] = kept[request * at.KEPT + at.KEPT_KNOWN]
         run[slot + at.BEST] = kept[request * at.KEPT + at.KEPT_BEST]
     else:
+        run[slot + at.DONE] = 0
         run[slot + at.KNOWN] = prompt[request]
         run[slot + at.BEST] = 0
     run[slot + at.COMPUTED] = 0
@@ -287,7 +290,7 @@ def start(e: Int64s, run: Int64s, batch: Int64s, out: Int64s, flights: Int64s) -
         else:
             decodes += 1
         after = computed + tokens
-        out[at.COMPUTED_TOKENS, request] += tokens
+        run[slot + at.DONE] += tokens
         if computed < best:
             out[at.RECOMPUTED, request] += min(after, best) - computed
         if after > best:
@@ -374,10 +377,11 @@ def take_output(
         if known - prompt[request] >= output:
             if slot == at.IN_QUEUE:
                 remove(e, queues, active, queue_rows, way, prompt, request)
+                complete_waiting(e, out, way, request)
             else:
                 drop_running(e, run, free_slots, slot)
                 release(e, run, blocks, table, own, found, slot)
-            complete(e, out, way, request)
+                complete(e, run, out, way, slot, request)
 
 
 @compiled
