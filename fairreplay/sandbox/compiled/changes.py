@@ -8,7 +8,16 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, refuse, victim_of
 from fairreplay.sandbox.compiled.prefix import resize_cache
-from fairreplay.sandbox.compiled.waiting import Int32s, clear_queues, greet, oldest_waiting, push, remove
+from fairreplay.sandbox.compiled.waiting import (
+    Int32s,
+    clear_queues,
+    greet,
+    oldest_waiting,
+    push,
+    queue_of,
+    remove,
+    waits,
+)
 from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, TOO_LONG, Int64s
 
 
@@ -49,9 +58,7 @@ def apply_changes(
     """Settings and weights whose instant has come. A cache that shrank preempts until what is in use fits."""
     usable = e[at.USABLE]
     policy = e[at.POLICY_NUMBER]
-    while (
-        e[at.NEXT_SETTINGS] < len(settings) and settings[e[at.NEXT_SETTINGS], at.AT_PS - at.SETTINGS] <= e[at.CLOCK]
-    ):
+    while e[at.NEXT_SETTINGS] < len(settings) and settings[e[at.NEXT_SETTINGS], at.AT_PS - at.SETTINGS] <= e[at.CLOCK]:
         # the policy's part is copied too: until the queues are sorted anew below nothing reads them
         for column in range(at.SETTINGS_WIDTH):
             e[at.SETTINGS + column] = settings[e[at.NEXT_SETTINGS], column]
@@ -64,9 +71,14 @@ def apply_changes(
         oldest = oldest_waiting(e, queues, active) if e[at.WAITING] > 0 else e[at.NEXT_ARRIVAL]
         clear_queues(e, queues, queue_ranks)
         for request in range(oldest, e[at.NEXT_ARRIVAL]):
-            if way[request * at.WAY + at.PLACE] == at.IN_QUEUE:
+            if waits(way, request):
                 greet(e, queues, active, queue_rows, request)
                 push(e, queues, active, queue_rows, way, prompt, request)
+        slot = run[at.NEXT]
+        while slot != 0:
+            queue = queue_of(e, queue_rows, run[slot + at.REQUEST])
+            run[slot + at.FLAGS] = (run[slot + at.FLAGS] & ((1 << at.FLAG_BITS) - 1)) | (queue << at.FLAG_BITS)
+            slot = run[slot + at.NEXT]
     if e[at.USABLE] == usable:
         return
     if e[at.PREFIX]:
@@ -81,7 +93,7 @@ def apply_changes(
     if e[at.WAITING] == 0:
         return
     for request in range(oldest_waiting(e, queues, active), e[at.NEXT_ARRIVAL]):
-        if way[request * at.WAY + at.PLACE] == at.IN_QUEUE and not ever_fits(e, prompt, cut, request):
+        if waits(way, request) and not ever_fits(e, prompt, cut, request):
             remove(e, queues, active, queue_rows, way, prompt, request)
             refuse(e, out, way, request, NEVER_FITS)
 
@@ -124,6 +136,7 @@ def take_arrivals(
             refuse(e, out, way, request, reason)
         else:
             greet(e, queues, active, queue_rows, request)
+            way[request * at.WAY + at.PLACE] = at.NEW
             push(e, queues, active, queue_rows, way, prompt, request)
         request += 1
     e[at.NEXT_ARRIVAL] = request

@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from fairreplay.sandbox import reference
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.calendar import PLACES_MIN
 from fairreplay.sandbox.compiled.kernel import advance
@@ -105,6 +104,7 @@ def _run(
     e[at.NEXT_WEIGHTS] = 1
     e[at.DECODE_STEPS] = first.prefill_interval
     e[at.MODEL_LEN_VARIES] = model_len_varies
+    e[at.OWN_WEIGHTS] = bool(workload.request_weight.any())
     e[at.LEAPING] = leap
     e[at.SUMMING] = second_offset_ps is not None
     e[at.SECOND_OFFSET] = second_offset_ps or 0
@@ -138,7 +138,7 @@ def _run(
             e, run_, free_slots, batch, flights, parts, calendar, marks, phases, out, way, kept, queues, active, queue_rows, queue_ranks,
             blocks, table, own, found, chains, chain_table, workload.prefix_start, workload.prefix_ids, workload.prefix_block_tokens,
             settings, weights_at, weights,
-            workload.arrival_ps, workload.prompt_tokens, cut, workload.priority, workload.tenant,
+            workload.arrival_ps, workload.prompt_tokens, cut, workload.priority,
             workload.request_weight, sums, rows, PASSES_A_CALL,
         )  # fmt: skip
         gathered.append(rows[: e[at.ROWS]].copy())

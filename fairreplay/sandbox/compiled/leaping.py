@@ -30,11 +30,12 @@ from fairreplay.sandbox.compiled.members import (
     complete,
     drop_running,
     preempt,
+    queue_at,
     victim_of,
 )
-from fairreplay.sandbox.compiled.stepping import is_prefilling, prefill_cap, seat, try_head
+from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, queue_of, remove
+from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, remove
 from fairreplay.sandbox.engine import NEVER, NO_REASON, PS_PER_SECOND, Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
@@ -59,11 +60,8 @@ def join(
     calendar: Int64s,
     marks: Int64s,
     phases: Int64s,
-    out: Int64s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     slot: int,
 ) -> None:
@@ -80,8 +78,8 @@ def join(
     if run[slot + at.FLAGS] & at.HELD == 0:
         count_growth(e, phases, computed, 1)
     if e[at.POLICY] == at.VTC:
-        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, tenant, request_weight, request)
-        queue = queue_of(e, queue_rows, request)
+        queue = queue_at(run, slot)
+        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, request_weight, queue, request)
         queues[queue + at.RATE] += rate
         queues[queue + at.SERVICE] -= rate * tick
     enter(e, run, calendar, marks, slot)
@@ -105,11 +103,8 @@ def part(
     e: Int64s,
     run: Int64s,
     phases: Int64s,
-    out: Int64s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     slot: int,
 ) -> None:
@@ -128,8 +123,8 @@ def part(
         run[slot + at.OWNED] = blocks_for(e, computed)
     run[slot + at.FLAGS] &= ~at.MEMBER
     if e[at.POLICY] == at.VTC:
-        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, tenant, request_weight, request)
-        queue = queue_of(e, queue_rows, request)
+        queue = queue_at(run, slot)
+        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, request_weight, queue, request)
         queues[queue + at.RATE] -= rate
         queues[queue + at.SERVICE] += rate * tick
 
@@ -142,11 +137,8 @@ def gather(
     calendar: Int64s,
     marks: Int64s,
     phases: Int64s,
-    out: Int64s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
 ) -> None:
     """From steps one by one to a cohort."""
@@ -156,7 +148,7 @@ def gather(
     slot = run[at.NEXT]
     while slot != 0:
         if is_decoding(run, slot):
-            join(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
+            join(e, run, calendar, marks, phases, queues, weights, request_weight, slot)
         else:
             parts[e[at.PARTS]] = slot
             e[at.PARTS] += 1
@@ -170,11 +162,8 @@ def scatter(
     calendar: Int64s,
     marks: Int64s,
     phases: Int64s,
-    out: Int64s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
 ) -> None:
     """From a cohort to steps one by one."""
@@ -183,7 +172,7 @@ def scatter(
     while slot != 0:
         if run[slot + at.FLAGS] & at.MEMBER:
             leave(e, run, calendar, marks, slot)
-            part(e, run, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
+            part(e, run, phases, queues, weights, request_weight, slot)
         slot = run[slot + at.NEXT]
 
 
@@ -262,9 +251,7 @@ def finish_members(
     out: Int64s,
     way: Int32s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
 ) -> None:
     """Those whose last tick this was are done."""
@@ -272,7 +259,7 @@ def finish_members(
     slot = calendar[place] & at.INDEX
     clear_place(calendar, marks, place)
     while slot != 0:
-        part(e, run, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
+        part(e, run, phases, queues, weights, request_weight, slot)
         e[at.FREE] += run[slot + at.OWNED]
         drop_running(e, run, free_slots, slot)
         complete(e, run, out, way, slot, run[slot + at.REQUEST] & at.INDEX)
@@ -332,7 +319,6 @@ def free_by_preemption(
     arrival: Int64s,
     prompt: Int64s,
     priority: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     demand: int,
 ) -> int:
@@ -342,7 +328,7 @@ def free_by_preemption(
         if run[slot + at.FLAGS] & at.MEMBER:
             before = phases[e[at.PHASE]]
             leave(e, run, calendar, marks, slot)
-            part(e, run, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
+            part(e, run, phases, queues, weights, request_weight, slot)
             demand -= before - phases[e[at.PHASE]]
         else:
             demand -= part_growth(e, run, slot)
@@ -352,9 +338,7 @@ def free_by_preemption(
             for later in range(place + 1, e[at.PARTS]):
                 parts[later - 1] = parts[later]
             e[at.PARTS] -= 1
-        preempt(
-            e, run, free_slots, out, kept, queues, active, queue_rows, way, blocks, table, own, found, prompt, slot
-        )
+        preempt(e, run, free_slots, out, kept, queues, active, queue_rows, way, blocks, table, own, found, prompt, slot)
     return demand
 
 
@@ -415,9 +399,7 @@ def end_prefills(
     out: Int64s,
     way: Int32s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
 ) -> None:
     """Prefills that have reached their known tokens sample one, and finish or become members."""
@@ -432,8 +414,8 @@ def end_prefills(
                 known += 1
                 run[slot + at.KNOWN] = known
                 if e[at.POLICY] == at.VTC:
-                    charge(e, queues, queue_rows, weights, tenant, request_weight, request, e[at.OUTPUT_COST])
-            if out[at.FIRST_TOKEN, request] == NEVER:
+                    charge(e, queues, weights, request_weight, queue_at(run, slot), request, e[at.OUTPUT_COST])
+            if run[slot + at.FLAGS] & at.RESUMED == 0 or out[at.FIRST_TOKEN, request] == NEVER:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
             if known - run[slot + at.PROMPT] >= output:
                 e[at.FREE] += run[slot + at.OWNED]
@@ -441,7 +423,7 @@ def end_prefills(
                 complete(e, run, out, way, slot, request)
                 continue
         if is_decoding(run, slot):
-            join(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
+            join(e, run, calendar, marks, phases, queues, weights, request_weight, slot)
         else:
             parts[stay] = slot
             stay += 1
@@ -484,7 +466,6 @@ def cohort_pass(
     prompt: Int64s,
     cut: Int64s,
     priority: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     sums: Int64s,
     rows: Int64s,
@@ -513,7 +494,7 @@ def cohort_pass(
             return False
         needed = free_by_preemption(
             e, run, free_slots, parts, calendar, marks, phases, out, kept, queues, active, queue_rows, way,
-            blocks, table, own, found, weights, arrival, prompt, priority, tenant, request_weight, needed,
+            blocks, table, own, found, weights, arrival, prompt, priority, request_weight, needed,
         )  # fmt: skip
         if e[at.RUNNING] == 0:
             end_empty_pass(e, sums, rows)
@@ -538,7 +519,7 @@ def cohort_pass(
                 arrivals_matter = False
                 break
             request, tokens, size = try_head(
-                e, kept, out, queues, active, blocks, table, found, chains, prefix_start, prefix_tokens,
+                e, kept, queues, active, way, blocks, table, found, chains, prefix_start, prefix_tokens,
                 prompt, cut, left,
             )  # fmt: skip
             if request < 0:
@@ -547,15 +528,12 @@ def cohort_pass(
                 arrivals_matter = e[at.POLICY] != at.FCFS or e[at.THRESHOLD] != 0
                 break
             remove(e, queues, active, queue_rows, way, prompt, request)
-            slot = seat(e, run, free_slots, out, kept, way, prompt, cut, request)
+            slot = seat(e, run, free_slots, out, kept, queue_rows, way, prompt, cut, request)
             run[slot + at.OWNED] = size
             run[slot + at.TOKENS] = tokens
             e[at.FREE] -= size
-            if out[at.SCHEDULED, request] == NEVER:
-                out[at.SCHEDULED, request] = e[at.CLOCK]
-                if e[at.POLICY] == at.VTC:
-                    units = e[at.PROMPT_COST] * prompt[request]
-                    charge(e, queues, queue_rows, weights, tenant, request_weight, request, units)
+            if run[slot + at.FLAGS] & at.RESUMED == 0:
+                first_admission(e, run, out, queues, weights, request_weight, slot)
             parts[e[at.PARTS]] = slot
             e[at.PARTS] += 1
             left -= tokens
@@ -609,7 +587,7 @@ def cohort_pass(
         elif phases[e[at.PHASE]] > e[at.FREE]:
             free_by_preemption(
                 e, run, free_slots, parts, calendar, marks, phases, out, kept, queues, active, queue_rows, way, blocks,
-                table, own, found, weights, arrival, prompt, priority, tenant, request_weight, phases[e[at.PHASE]],
+                table, own, found, weights, arrival, prompt, priority, request_weight, phases[e[at.PHASE]],
             )  # fmt: skip
             if e[at.RUNNING] == 0:
                 end_empty_pass(e, sums, rows)
@@ -643,12 +621,12 @@ def cohort_pass(
         advance_ticks(e, ticks)
         if e[at.TICK] == e[at.NEXT_FINISH]:
             finish_members(
-                e, run, free_slots, calendar, marks, phases, out, way, queues, queue_rows, weights, tenant,
+                e, run, free_slots, calendar, marks, phases, out, way, queues, weights,
                 request_weight,
             )  # fmt: skip
     if prefills > 0:
         end_prefills(
-            e, run, free_slots, parts, calendar, marks, phases, out, way, queues, queue_rows, weights, tenant,
+            e, run, free_slots, parts, calendar, marks, phases, out, way, queues, weights,
             request_weight,
         )  # fmt: skip
     if e[at.SUMMING]:

@@ -7,7 +7,7 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.prefix import give_back
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, push, queue_of, remove
+from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, push, remove
 from fairreplay.sandbox.engine import LIVELOCK, NEVER_FITS, OK, REFUSED, Int64s
 
 
@@ -52,9 +52,7 @@ def drop_running(e: Int64s, run: Int64s, free_slots: Int64s, slot: int) -> None:
 
 
 @inlined
-def release(
-    e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s, found: Int64s, slot: int
-) -> None:
+def release(e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s, found: Int64s, slot: int) -> None:
     if e[at.PREFIX]:
         give_back(e, run, blocks, table, own, found, slot)
     else:
@@ -87,18 +85,16 @@ def complete_waiting(e: Int64s, out: Int64s, way: Int32s, request: int) -> None:
 
 @inlined
 def charge(
-    e: Int64s,
-    queues: Int64s,
-    queue_rows: Int64s,
-    weights: Int64s,
-    tenant: Int64s,
-    request_weight: Int64s,
-    request: int,
-    units: int,
+    e: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int, units: int
 ) -> None:
-    """Service of ``units`` before weighting, to the request's tenant."""
-    queue = queue_of(e, queue_rows, request)
-    queues[queue + at.SERVICE] += units * inverse_weight(e, weights, tenant, request_weight, request)
+    """Service of ``units`` before weighting, to the tenant whose queue this is."""
+    queues[queue + at.SERVICE] += units * inverse_weight(e, weights, request_weight, queue, request)
+
+
+@inlined
+def queue_at(run: Int64s, slot: int) -> int:
+    """The queue that the request in ``slot`` came from."""
+    return (run[slot + at.FLAGS] >> at.FLAG_BITS) & at.INDEX
 
 
 @inlined
@@ -150,6 +146,7 @@ def preempt(
     out[at.PREEMPTIONS, request] += 1
     e[at.PREEMPTED] += 1
     if blocks_for(e, final_tokens(run[slot + at.PROMPT], run[slot + at.OUTPUT])) <= e[at.USABLE]:
+        way[request * at.WAY + at.PLACE] = at.BACK
         push(e, queues, active, queue_rows, way, prompt, request)
     else:
         refuse(e, out, way, request, NEVER_FITS)
@@ -174,7 +171,7 @@ def refuse_anywhere(
 ) -> None:
     """Turn away a request that waits or runs, because nothing else would end a deadlock."""
     place = np.int64(way[request * at.WAY + at.PLACE])
-    if place == at.IN_QUEUE:
+    if place < 0:
         remove(e, queues, active, queue_rows, way, prompt, request)
     else:
         out[at.COMPUTED_TOKENS, request] = run[place + at.DONE]

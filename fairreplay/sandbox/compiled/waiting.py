@@ -19,7 +19,7 @@ Int32s = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 @inlined
 def queue_of(e: Int64s, queue_rows: Int64s, request: int) -> int:
     row = e[at.QUEUE_ROW]
-    return 0 if row < 0 else queue_rows[row, request] * at.QUEUE
+    return 0 if row < 0 else queue_rows[row & at.INDEX, request] * at.QUEUE
 
 
 @inlined
@@ -42,7 +42,6 @@ def push(
     """``request`` joins its queue at the place that its index gives it, mostly at the end."""
     queue = queue_of(e, queue_rows, request)
     place = request * at.WAY
-    way[place + at.PLACE] = at.IN_QUEUE
     e[at.WAITING] += 1
     tail = queues[queue + at.TAIL]
     if queues[queue + at.HEAD] >= 0 and request > tail:
@@ -171,15 +170,23 @@ def greet(e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, request
 
 
 @inlined
-def inverse_weight(e: Int64s, weights: Int64s, tenant: Int64s, request_weight: Int64s, request: int) -> int:
-    own = request_weight[request]
-    return own if own != 0 else weights[e[at.WEIGHTS], tenant[request]]
+def inverse_weight(e: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int) -> int:
+    """What a token of ``request`` counts under ``vtc``, where a queue is a tenant's."""
+    if e[at.OWN_WEIGHTS] and request_weight[request] != 0:
+        return request_weight[request]
+    return weights[e[at.WEIGHTS], queue // at.QUEUE]
+
+
+@inlined
+def waits(way: Int32s, request: int) -> bool:
+    place = way[request * at.WAY + at.PLACE]
+    return place < 0 and place != at.GONE
 
 
 @compiled
 def youngest_waiting(e: Int64s, way: Int32s) -> int:
     request = e[at.NEXT_ARRIVAL] - 1
-    while way[request * at.WAY + at.PLACE] != at.IN_QUEUE:
+    while not waits(way, request):
         request -= 1
     return request
 
