@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+import llvmlite.ir
 import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -27,6 +28,25 @@ def compiled(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """Compiled into each of its callers: for small functions that are called often."""
     return numba.njit(**_OPTIONS, forceinline=True)(function)  # type: ignore[no-any-return]
+
+
+@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def prefetch(_context: Any, array: Any, index: Any) -> Any:
+    """Start to load ``array[index]`` into the cache, for later."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.gep(data, [arguments[1]])
+        int32 = llvmlite.ir.IntType(32)
+        prefetch = builder.module.declare_intrinsic(
+            "llvm.prefetch",
+            [address.type],
+            llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [address.type, int32, int32, int32]),
+        )
+        builder.call(prefetch, [address, int32(0), int32(3), int32(1)])
+        return context.get_dummy_value()
+
+    return numba.types.void(array, numba.types.int64), generate
 
 
 @numba.extending.intrinsic  # type: ignore[untyped-decorator]

@@ -24,7 +24,7 @@ from fairreplay.sandbox.compiled.stepping import (
     take_output,
 )
 from fairreplay.sandbox.compiled.sums import add_pass
-from fairreplay.sandbox.compiled.waiting import Int32s, clear_queues, head_of_queues, youngest_waiting
+from fairreplay.sandbox.compiled.waiting import Int32s, clear_queues, next_queue, youngest_waiting
 from fairreplay.sandbox.engine import Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
@@ -113,7 +113,7 @@ def one_pass(
     e[at.IDLE_PASSES] += 1
     stuck = at.NONE
     if not has_batch and not took_output and e[at.PREEMPTED] == 0 and e[at.RUNNING] == 0 and e[at.WAITING] > 0:
-        stuck = head_of_queues(e, queues, active)
+        stuck = queues[next_queue(e, queues, active) + at.HEAD]
     elif e[at.IDLE_PASSES] > PASSES_WITHOUT_PROGRESS_MAX:
         e[at.IDLE_PASSES] = 0
         if e[at.WAITING] > 0:
@@ -125,7 +125,7 @@ def one_pass(
                 slot = run[slot + at.NEXT]
     if stuck >= 0:
         refuse_anywhere(
-            e, run, free_slots, out, queues, active, queue_rows, way, blocks, table, own, found, prompt, stuck
+            e, run, free_slots, out, queues, active, queue_rows, way, blocks, table, own, found, prompt, cut, stuck
         )
     if e[at.SUMMING] and (has_batch or took_output or e[at.PREEMPTED] > 0):
         decodes = e[at.BATCH] - prefills

@@ -35,7 +35,7 @@ from fairreplay.sandbox.compiled.members import (
 )
 from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, remove
+from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, remove_head
 from fairreplay.sandbox.engine import NEVER, NO_REASON, PS_PER_SECOND, Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
@@ -518,17 +518,18 @@ def cohort_pass(
             if left == 0 or e[at.RUNNING] >= e[at.MOST_RUNNING]:
                 arrivals_matter = False
                 break
-            request, tokens, size = try_head(
+            queue, tokens, size = try_head(
                 e, kept, queues, active, way, blocks, table, found, chains, prefix_start, prefix_tokens,
                 prompt, cut, left,
             )  # fmt: skip
-            if request < 0:
+            if queue < 0:
                 if e[at.POLICY] == at.VTC and e[at.ACTIVE] > 1:
                     stretch = 1  # service changes whose head it is
                 arrivals_matter = e[at.POLICY] != at.FCFS or e[at.THRESHOLD] != 0
                 break
-            remove(e, queues, active, queue_rows, way, prompt, request)
-            slot = seat(e, run, free_slots, out, kept, queue_rows, way, prompt, cut, request)
+            request = queues[queue + at.HEAD] & at.INDEX
+            remove_head(e, queues, active, way, prompt, cut, queue)
+            slot = seat(e, run, free_slots, out, kept, way, prompt, cut, queue, request)
             run[slot + at.OWNED] = size
             run[slot + at.TOKENS] = tokens
             e[at.FREE] -= size

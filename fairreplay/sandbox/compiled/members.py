@@ -167,12 +167,13 @@ def refuse_anywhere(
     own: Int64s,
     found: Int64s,
     prompt: Int64s,
+    cut: Int64s,
     request: int,
 ) -> None:
     """Turn away a request that waits or runs, because nothing else would end a deadlock."""
     place = np.int64(way[request * at.WAY + at.PLACE])
     if place < 0:
-        remove(e, queues, active, queue_rows, way, prompt, request)
+        remove(e, queues, active, queue_rows, way, prompt, cut, request)
     else:
         out[at.COMPUTED_TOKENS, request] = run[place + at.DONE]
         drop_running(e, run, free_slots, place)

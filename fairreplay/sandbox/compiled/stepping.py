@@ -20,7 +20,7 @@ from fairreplay.sandbox.compiled.members import (
     victim_of,
 )
 from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
-from fairreplay.sandbox.compiled.waiting import Int32s, head_of_queues, queue_of, remove
+from fairreplay.sandbox.compiled.waiting import Int32s, next_queue, queue_of, remove, remove_head
 from fairreplay.sandbox.engine import NEVER, Int64s
 
 
@@ -147,8 +147,9 @@ def try_head(
     cut: Int64s,
     budget: int,
 ) -> tuple[int, int, int]:
-    """The head of the queues: (request, tokens, blocks) if it fits now, else (NONE, 0, 0)."""
-    request = head_of_queues(e, queues, active) & at.INDEX
+    """The queue whose head goes next, the tokens and blocks for it now; (NONE, 0, 0) if it does not fit."""
+    queue = next_queue(e, queues, active)
+    request = queues[queue + at.HEAD] & at.INDEX
     known = prompt[request]
     if way[request * at.WAY + at.PLACE] == at.BACK:
         known = kept[request * at.KEPT + at.KEPT_KNOWN]
@@ -173,7 +174,7 @@ def try_head(
     watermark = e[at.WATERMARK] if e[at.RUNNING] > 0 else 0
     if checked - hit + evictable + watermark > e[at.FREE]:
         return at.NONE, 0, 0
-    return request, tokens, size
+    return queue, tokens, size
 
 
 @compiled
@@ -203,14 +204,15 @@ def admit(
 ) -> None:
     """Waiting requests by rank, until a head does not fit."""
     while e[at.WAITING] > 0 and budget > 0 and e[at.RUNNING] < e[at.MOST_RUNNING]:
-        request, tokens, size = try_head(
+        queue, tokens, size = try_head(
             e, kept, queues, active, way, blocks, table, found, chains, prefix_start, prefix_tokens,
             prompt, cut, budget,
         )  # fmt: skip
-        if request < 0:
+        if queue < 0:
             return
-        remove(e, queues, active, queue_rows, way, prompt, request)
-        slot = seat(e, run, free_slots, out, kept, queue_rows, way, prompt, cut, request)
+        request = queues[queue + at.HEAD]
+        remove_head(e, queues, active, way, prompt, cut, queue)
+        slot = seat(e, run, free_slots, out, kept, way, prompt, cut, queue, request)
         cached = 0
         if e[at.PREFIX]:
             cached = e[at.HIT] * e[at.BLOCK_SIZE]
@@ -240,10 +242,10 @@ def seat(
     free_slots: Int64s,
     out: Int64s,
     kept: Int64s,
-    queue_rows: Int64s,
     way: Int32s,
     prompt: Int64s,
     cut: Int64s,
+    queue: int,
     request: int,
 ) -> int:
     """The end of the running list for a request that left its queue; blocks and tokens are still to be set."""
@@ -263,7 +265,7 @@ def seat(
         run[slot + at.BEST] = 0
     run[slot + at.COMPUTED] = 0
     run[slot + at.IN_FLIGHT] = 0
-    run[slot + at.FLAGS] = flags | (queue_of(e, queue_rows, request) << at.FLAG_BITS)
+    run[slot + at.FLAGS] = flags | (queue << at.FLAG_BITS)
     way[request * at.WAY + at.PLACE] = slot
     return slot
 
@@ -387,7 +389,7 @@ def take_output(
             out[at.FIRST_TOKEN, request] = e[at.CLOCK]
         if known - prompt[request] >= output:
             if slot < 0:
-                remove(e, queues, active, queue_rows, way, prompt, request)
+                remove(e, queues, active, queue_rows, way, prompt, cut, request)
                 complete_waiting(e, out, way, request)
             else:
                 drop_running(e, run, free_slots, slot)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import compiled, inlined
+from fairreplay.sandbox.compiled.jit import compiled, inlined, prefetch
 from fairreplay.sandbox.engine import Int64s
 
 Int32s = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
@@ -80,36 +80,56 @@ def _push_before(
 
 
 @inlined
-def remove(
-    e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, way: Int32s, prompt: Int64s, request: int
+def remove_head(
+    e: Int64s, queues: Int64s, active: Int64s, way: Int32s, prompt: Int64s, cut: Int64s, queue: int
 ) -> None:
-    """``request`` leaves its queue, mostly from the head."""
-    queue = queue_of(e, queue_rows, request)
+    """The head of ``queue`` leaves it."""
     e[at.WAITING] -= 1
+    request = queues[queue + at.HEAD] & at.INDEX
     follower = way[request * at.WAY + at.FOLLOWER]
-    head = queues[queue + at.HEAD]
-    if head == request and follower >= 0:
-        queues[queue + at.HEAD] = follower
-        rerank(e, queues, queue, prompt)
-    else:
-        _remove_rare(e, queues, active, way, queue, request)
+    if follower < 0:
+        _deactivate(e, queues, active, queue)
+        return
+    queues[queue + at.HEAD] = follower
+    rerank(e, queues, queue, prompt)
+    # it is needed when this queue's turn comes, and with many queues it is in no cache
+    prefetch(way, follower * at.WAY)
+    prefetch(prompt, follower)
+    prefetch(cut, follower)
 
 
 @compiled
-def _remove_rare(e: Int64s, queues: Int64s, active: Int64s, way: Int32s, queue: int, request: int) -> None:
-    """The only request of its queue, or one that is not at the head."""
-    follower = way[request * at.WAY + at.FOLLOWER]
+def _deactivate(e: Int64s, queues: Int64s, active: Int64s, queue: int) -> None:
+    """Nobody waits in ``queue`` any more."""
+    queues[queue + at.HEAD] = at.NONE
+    last = active[e[at.ACTIVE] - 1]
+    place = queues[queue + at.ACTIVE_AT]
+    active[place] = last
+    queues[last + at.ACTIVE_AT] = place
+    e[at.ACTIVE] -= 1
+    if e[at.POLICY] == at.VTC:
+        e[at.LAST_TO_LEAVE] = queue
+
+
+@compiled
+def remove(
+    e: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    way: Int32s,
+    prompt: Int64s,
+    cut: Int64s,
+    request: int,
+) -> None:
+    """``request`` leaves its queue, wherever it stands."""
+    queue = queue_of(e, queue_rows, request)
     head = queues[queue + at.HEAD]
     if head == request:
-        queues[queue + at.HEAD] = at.NONE
-        last = active[e[at.ACTIVE] - 1]
-        place = queues[queue + at.ACTIVE_AT]
-        active[place] = last
-        queues[last + at.ACTIVE_AT] = place
-        e[at.ACTIVE] -= 1
-        if e[at.POLICY] == at.VTC:
-            e[at.LAST_TO_LEAVE] = queue
+        remove_head(e, queues, active, way, prompt, cut, queue)
         return
+    e[at.WAITING] -= 1
+    follower = way[request * at.WAY + at.FOLLOWER]
     before = np.int64(head)
     while way[before * at.WAY + at.FOLLOWER] != request:
         before = np.int64(way[before * at.WAY + at.FOLLOWER])
@@ -119,33 +139,33 @@ def _remove_rare(e: Int64s, queues: Int64s, active: Int64s, way: Int32s, queue: 
 
 
 @inlined
-def head_of_queues(e: Int64s, queues: Int64s, active: Int64s) -> int:
-    """The waiting request that goes next; there is one."""
+def next_queue(e: Int64s, queues: Int64s, active: Int64s) -> int:
+    """The queue whose head goes next; somebody waits."""
     if e[at.ACTIVE] == 1:
-        return queues[active[0] + at.HEAD]
-    return _lowest_head(e, queues, active)
+        return active[0] & at.INDEX
+    return _lowest_queue(e, queues, active) & at.INDEX
 
 
 @compiled
-def _lowest_head(e: Int64s, queues: Int64s, active: Int64s) -> int:
-    best = active[0]
+def _lowest_queue(e: Int64s, queues: Int64s, active: Int64s) -> int:
+    best = active[0] & at.INDEX
     if e[at.POLICY] == at.VTC:
         least = service(e, queues, best)
         for place in range(1, e[at.ACTIVE]):
-            queue = active[place]
+            queue = active[place] & at.INDEX
             rank = service(e, queues, queue)
             if rank < least or (rank == least and queue < best):
                 best = queue
                 least = rank
-        return queues[best + at.HEAD]
+        return best
     least = queues[best + at.RANK]
     for place in range(1, e[at.ACTIVE]):
-        queue = active[place]
+        queue = active[place] & at.INDEX
         rank = queues[queue + at.RANK]
         if rank < least or (rank == least and queues[queue + at.HEAD] < queues[best + at.HEAD]):
             best = queue
             least = rank
-    return queues[best + at.HEAD]
+    return best
 
 
 @inlined
