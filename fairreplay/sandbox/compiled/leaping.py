@@ -36,7 +36,7 @@ from fairreplay.sandbox.compiled.members import (
 from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
 from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, remove_head
-from fairreplay.sandbox.engine import NEVER, NO_REASON, PS_PER_SECOND, Int64s
+from fairreplay.sandbox.engine import NO_REASON, PS_PER_SECOND, Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
 PASSES_OF_HOLD = 8
@@ -415,7 +415,7 @@ def end_prefills(
                 run[slot + at.KNOWN] = known
                 if e[at.POLICY] == at.VTC:
                     charge(e, queues, weights, request_weight, queue_at(run, slot), request, e[at.OUTPUT_COST])
-            if run[slot + at.FLAGS] & at.RESUMED == 0 or out[at.FIRST_TOKEN, request] == NEVER:
+            if known - run[slot + at.PROMPT] <= 1:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
             if known - run[slot + at.PROMPT] >= output:
                 e[at.FREE] += run[slot + at.OWNED]

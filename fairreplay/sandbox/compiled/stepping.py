@@ -21,7 +21,7 @@ from fairreplay.sandbox.compiled.members import (
 )
 from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
 from fairreplay.sandbox.compiled.waiting import Int32s, next_queue, queue_of, remove, remove_head
-from fairreplay.sandbox.engine import NEVER, Int64s
+from fairreplay.sandbox.engine import Int64s
 
 
 @inlined
@@ -79,15 +79,15 @@ def schedule_running(
     cap = e[at.CAP]
     by_priority = e[at.POLICY] == at.PRIORITY
     prefix = e[at.PREFIX] != 0
-    slot = run[at.NEXT]
+    slot = run[at.NEXT] & at.INDEX
     while slot != 0 and budget > 0:
         if prefilling_only and not is_prefilling(run, slot):
-            slot = run[slot + at.NEXT]
+            slot = run[slot + at.NEXT] & at.INDEX
             continue
         computed = run[slot + at.COMPUTED]
         tokens = min(min(_todo(run, slot), cap), min(budget, e[at.MODEL_LEN] - computed - 1))
         if tokens <= 0:
-            slot = run[slot + at.NEXT]
+            slot = run[slot + at.NEXT] & at.INDEX
             continue
         needed = blocks_for(e, computed + tokens) - run[slot + at.OWNED]
         stays = True
@@ -121,12 +121,12 @@ def schedule_running(
                     min(computed + tokens, run[slot + at.KNOWN]),
                 )  # fmt: skip
             run[slot + at.TOKENS] = tokens
-            batch[e[at.BATCH]] = slot
+            batch[e[at.BATCH] & at.INDEX] = slot
             e[at.BATCH] += 1
             budget -= tokens
         elif not by_priority:
             break
-        slot = run[slot + at.NEXT]
+        slot = run[slot + at.NEXT] & at.INDEX
     return budget
 
 
@@ -230,7 +230,7 @@ def admit(
         if run[slot + at.FLAGS] & at.RESUMED == 0:
             out[at.CACHED, request] = cached
             first_admission(e, run, out, queues, weights, request_weight, slot)
-        batch[e[at.BATCH]] = slot
+        batch[e[at.BATCH] & at.INDEX] = slot
         e[at.BATCH] += 1
         budget -= tokens
 
@@ -292,8 +292,8 @@ def start(e: Int64s, run: Int64s, batch: Int64s, out: Int64s, flights: Int64s) -
     flight = (e[at.FIRST_FLYING] + e[at.FLYING]) & 1
     outputs = 0
     for place in range(e[at.BATCH]):
-        slot = batch[place]
-        request = run[slot + at.REQUEST]
+        slot = batch[place] & at.INDEX
+        request = run[slot + at.REQUEST] & at.INDEX
         tokens = run[slot + at.TOKENS]
         computed = run[slot + at.COMPUTED]
         best = run[slot + at.BEST]
@@ -313,7 +313,7 @@ def start(e: Int64s, run: Int64s, batch: Int64s, out: Int64s, flights: Int64s) -
         run[slot + at.COMPUTED] = after
         if after == run[slot + at.KNOWN] + run[slot + at.IN_FLIGHT]:
             flights[flight, 2 * outputs + 2] = request
-            flights[flight, 2 * outputs + 3] = out[at.PREEMPTIONS, request]
+            flights[flight, 2 * outputs + 3] = slot
             outputs += 1
             if run[slot + at.OUTPUT] != 0:
                 run[slot + at.IN_FLIGHT] += 1
@@ -357,52 +357,54 @@ def take_output(
     flight = e[at.FIRST_FLYING]
     e[at.FIRST_FLYING] = 1 - flight
     e[at.FLYING] -= 1
-    e[at.CLOCK] = flights[flight, 0]
+    clock = flights[flight, 0]
+    e[at.CLOCK] = clock
+    prefix = e[at.PREFIX] != 0
+    by_service = e[at.POLICY] == at.VTC
     for place in range(flights[flight, 1]):
-        request = flights[flight, 2 * place + 2]
-        slot = np.int64(way[request * at.WAY + at.PLACE])
-        if slot == at.GONE:
+        request = flights[flight, 2 * place + 2] & at.INDEX
+        slot = flights[flight, 2 * place + 3] & at.INDEX
+        where = np.int64(way[request * at.WAY + at.PLACE])
+        if where == at.GONE:
             continue
+        # preempted meanwhile: nobody is admitted in that pass, so it still waits
+        stays = where == slot
         output = cut[request]
-        known = np.int64(0)
-        if slot < 0:
-            known = kept[request * at.KEPT + at.KEPT_KNOWN]
-        else:
-            known = run[slot + at.KNOWN]
+        first = prompt[request]
+        known = run[slot + at.KNOWN] if stays else kept[request * at.KEPT + at.KEPT_KNOWN]
         if output != 0:
             known += 1
-            if slot < 0:
-                kept[request * at.KEPT + at.KEPT_KNOWN] = known
-            else:
+            if stays:
                 run[slot + at.KNOWN] = known
-            if out[at.PREEMPTIONS, request] == flights[flight, 2 * place + 3]:
                 run[slot + at.IN_FLIGHT] -= 1
-                if e[at.PREFIX] and known - prompt[request] < output:
+                if prefix and known - first < output:
                     fill(
                         e, run, blocks, table, own, chains, prefix_start, prefix_tokens, prompt, slot,
                         min(run[slot + at.COMPUTED] - run[slot + at.IN_FLIGHT], known),
                     )  # fmt: skip
-            if e[at.POLICY] == at.VTC:
+            else:
+                kept[request * at.KEPT + at.KEPT_KNOWN] = known
+            if by_service:
                 queue = queue_of(e, queue_rows, request)
                 charge(e, queues, weights, request_weight, queue, request, e[at.OUTPUT_COST])
-        if out[at.FIRST_TOKEN, request] == NEVER:
-            out[at.FIRST_TOKEN, request] = e[at.CLOCK]
-        if known - prompt[request] >= output:
-            if slot < 0:
-                remove(e, queues, active, queue_rows, way, prompt, cut, request)
-                complete_waiting(e, out, way, request)
-            else:
+        if known - first <= 1:
+            out[at.FIRST_TOKEN, request] = clock
+        if known - first >= output:
+            if stays:
                 drop_running(e, run, free_slots, slot)
                 release(e, run, blocks, table, own, found, slot)
                 complete(e, run, out, way, slot, request)
+            else:
+                remove(e, queues, active, queue_rows, way, prompt, cut, request)
+                complete_waiting(e, out, way, request)
 
 
 @compiled
 def count_prefilling(run: Int64s) -> int:
     count = 0
-    slot = run[at.NEXT]
+    slot = run[at.NEXT] & at.INDEX
     while slot != 0:
         if is_prefilling(run, slot):
             count += 1
-        slot = run[slot + at.NEXT]
+        slot = run[slot + at.NEXT] & at.INDEX
     return count
