@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fairreplay.sandbox.engine import WEIGHT_SCALE, EngineSettings, Plan, PolicySpec, StepTime, Workload
@@ -10,12 +12,25 @@ TENANTS = ("a", "b", "c", "d")
 TYPES = ("chat", "embed", "long")
 
 
-def case(seed: int, *, most_requests: int = 12, **fixed: object) -> tuple[Workload, Plan]:
-    """The case of this seed; ``fixed`` settings hold throughout."""
+def case(seed: int, *, most_requests: int = 12, time_scale: int = 1, **fixed: object) -> tuple[Workload, Plan]:
+    """The case of this seed; ``fixed`` settings hold throughout. A step takes some 1,000 ps times ``time_scale``."""
     rng = np.random.default_rng(seed)
     block_size = int(rng.choice([1, 2, 3, 4, 5, 8, 16, 32]))
     work = _workload(rng, most_requests, block_size)
-    return work, _plan(rng, work, block_size, fixed)
+    plan = _plan(rng, work, block_size, fixed)
+    return replace(work, arrival_ps=work.arrival_ps * time_scale), _slower(plan, time_scale)
+
+
+def _slower(plan: Plan, time_scale: int) -> Plan:
+    def slower(time: StepTime) -> StepTime:
+        return StepTime(*(time_scale * getattr(time, name) for name in time.__dataclass_fields__))
+
+    return Plan(
+        settings=tuple(
+            (at_ps * time_scale, replace(state, step_time=slower(state.step_time))) for at_ps, state in plan.settings
+        ),
+        weights=tuple((at_ps * time_scale, inverse) for at_ps, inverse in plan.weights),
+    )
 
 
 def _workload(rng: np.random.Generator, most_requests: int, block_size: int) -> Workload:
@@ -75,17 +90,12 @@ def _plan(rng: np.random.Generator, work: Workload, block_size: int, fixed: dict
         first = settings[0][1]
         names = ["num_gpu_blocks", "max_num_seqs", "policy", "step_time", "max_num_batched_tokens", "max_model_len"]
         name = str(rng.choice(names))
-        settings = [(at_ps, _with(first, name, getattr(state, name))) for at_ps, state in settings]
+        settings = [(at_ps, replace(first, **{name: getattr(state, name)})) for at_ps, state in settings]
     weights = [
         (at_ps, rng.integers(1, 8 * WEIGHT_SCALE, len(work.tenants)))
         for at_ps in sorted(int(rng.integers(0, last)) for _ in range(1 + int(rng.integers(0, 3))))
     ]
     return Plan(settings=tuple(settings), weights=tuple(weights))
-
-
-def _with(settings: EngineSettings, name: str, value: object) -> EngineSettings:
-    values = {field: getattr(settings, field) for field in settings.__dataclass_fields__}
-    return EngineSettings(**{**values, name: value})
 
 
 def _settings(
