@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fairreplay.report import text
-from fairreplay.report.schema import Document, EpisodeRow, Series, Source, TenantRow, TenantUnder, Validation
+from fairreplay.report.levels import slo_use
+from fairreplay.report.schema import Document, EpisodeRow, Series, Source, TenantRow, Validation
 
 Json = dict[str, Any]
 """A fragment of Plotly's figure JSON."""
@@ -295,14 +296,6 @@ def common_slo(tenants: Sequence[TenantRow], model: str | None) -> dict[str, flo
 
 
 # --- tenants --------------------------------------------------------------------------------------------------------
-
-
-def slo_use(under: TenantUnder, slo: dict[str, float] | None) -> float | None:
-    """The worst of P50, P90 and P99 TTFT over its target: above 1 the tenant misses its SLO."""
-    if slo is None:
-        return None
-    ratios = [value / slo[q] for q, value in under["ttft_ms"].items() if value is not None and slo.get(q)]
-    return max(ratios, default=None)
 
 
 def _attainment(document: Document, model: str | None, index: int, looks: dict[str, Style]) -> Chart | None:

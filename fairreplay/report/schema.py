@@ -96,6 +96,7 @@ class Series(TypedDict):
     start: list[str]
     end: list[str]
     drain: list[bool]
+    degraded: list[bool]
     requests: list[int]
     scr: list[float | None]
     scr_weighted: list[float | None]
@@ -246,6 +247,8 @@ class EpisodeRow(TypedDict):
 
 
 class IngestedSource(TypedDict):
+    """One ingested file; ``source`` is its content id, the first 16 hex digits of the SHA-256 of its bytes."""
+
     file: str
     source: str
     format: str
@@ -253,7 +256,7 @@ class IngestedSource(TypedDict):
     accepted: int
     rejected: int
     duplicates: int
-    sha256: str
+    skipped: int
     first_arrival: str | None
     last_arrival: str | None
     unknown_columns: list[str]
@@ -292,9 +295,8 @@ class Method(TypedDict):
 
 
 class HeldOutSide(TypedDict):
-    """A real log, or the sandbox's answer for it, over the rows that all four hold."""
+    """A real log, or the sandbox's answer for it, over the requests that all four hold."""
 
-    name: str
     judged: int
     passing: int
     ttft_ms: dict[str, float | None]

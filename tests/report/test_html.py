@@ -17,7 +17,7 @@ import pytest
 
 from fairreplay.errors import UsageError
 from fairreplay.report import text
-from fairreplay.report.charts import charts, slo_use, styles
+from fairreplay.report.charts import charts, styles
 from fairreplay.report.html import render
 from tests.report.documents import HOSTILE, Page, hostile, stored
 
@@ -193,13 +193,6 @@ def test_long_timelines_are_thinned_to_the_lowest_and_say_so() -> None:
     assert min(value for value in chart.figure["data"][0]["y"] if value is not None) == 0.0
     assert chart.note.startswith("Lowest of each 7 windows drawn")
     assert "240 lowest of" in Page(render(document)).text
-
-
-def test_slo_use_is_the_worst_quantile_over_its_target() -> None:
-    under = stored()["tenants"][0]["under"][0]
-    under["ttft_ms"] = {"p50": 50.0, "p90": 900.0, "p99": None}
-    assert slo_use(under, {"p50": 100.0, "p90": 300.0, "p99": 1.0}) == 3.0
-    assert slo_use(under, None) is None
 
 
 def test_same_bytes_under_any_hash_seed() -> None:

@@ -1,0 +1,271 @@
+"""From facts to the JSON document: what the page will say stands here, rounded once, in a fixed order.
+
+Facts are the outcomes of one load (what production logged, what the sandbox did) with their measured tables. Nothing is
+read from disk here and no clock is asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+import polars as pl
+
+from fairreplay import __version__
+from fairreplay.causes.episodes import Episode
+from fairreplay.config.model import Config
+from fairreplay.metrics.fidelity import Fidelity
+from fairreplay.metrics.measure import MeasureOptions
+from fairreplay.report import text
+from fairreplay.report.facts import SourceFacts, last_arrival, models, of_model
+from fairreplay.report.levels import METRICS, THRESHOLDS, level, longest_run, minutes_below, worst
+from fairreplay.report.provenance import StoreFacts, config_digest, data_quality, settings
+from fairreplay.report.rounding import RULE, rounded, rounded_all
+from fairreplay.report.schema import (
+    SCHEMA_VERSION,
+    CauseCount,
+    Document,
+    EpisodeRow,
+    Errors,
+    Figure,
+    GroupVerdict,
+    Method,
+    Metric,
+    Period,
+    Series,
+    Source,
+    Validation,
+    Verdict,
+    Worst,
+)
+from fairreplay.report.tables import comparison, curves, period_mean, preemption, tenant_rows, type_rows
+from fairreplay.report.ttft import quantiles
+
+TITLE: Final = "FairReplay report"
+
+
+def build(
+    *,
+    config: Config,
+    options: MeasureOptions,
+    store: StoreFacts,
+    sources: Sequence[SourceFacts],
+    episodes: Sequence[Episode],
+    fidelity: Mapping[str | None, Fidelity],
+    validation: Validation | None = None,
+) -> Document:
+    """The document of a period.
+
+    ``sources`` begins with the log; ``episodes`` are those of the log; ``fidelity`` is the baseline replay against the
+    log by model group, empty where there is nothing to compare.
+    """
+    logged = sources[0]
+    groups = models(logged.outcome)
+    timeline = [_series(facts, model) for model in groups for facts in sources]
+    rows = sorted((_episode(episode) for episode in episodes), key=_gravest_first)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "title": TITLE,
+        "versions": {"fairreplay": __version__, "plotly": version("plotly"), "polars": version("polars")},
+        "period": _period(logged, groups),
+        "sources": [_source(facts) for facts in sources],
+        "verdict": _verdict(logged, [_group(logged, model, timeline, rows) for model in groups]),
+        "validation": validation,
+        "timeline": timeline,
+        "fidelity": [_errors(model, found, sources, timeline) for model, found in fidelity.items()],
+        "comparison": comparison(sources, groups, timeline),
+        "curves": curves(sources, groups),
+        "episodes": rows,
+        "preemption": preemption(sources, groups),
+        "tenants": tenant_rows(sources, groups, config),
+        "types": type_rows(sources, groups),
+        "data_quality": data_quality(store, logged.measured.assumptions, None),
+        "method": _method(config, options, store, logged),
+    }
+
+
+def _period(logged: SourceFacts, groups: Sequence[str | None]) -> Period:
+    rows = logged.outcome
+    first, last = rows["arrived_at"].min(), rows["arrived_at"].max()
+    windows = logged.measured.windows
+    lengths = (windows["end"] - windows["start"]).dt.total_microseconds()
+    one_window = windows.height == windows["model"].n_unique()
+    return {
+        "since": None if first is None else text.iso(first),  # type: ignore[arg-type]
+        "until": None if last is None else text.iso(last),  # type: ignore[arg-type]
+        "zone": "UTC",
+        "window_s": None if one_window or lengths.is_empty() else rounded(lengths[0] / 1e6),
+        "requests": len(rows),
+        "tenants": rows["tenant"].n_unique(),
+        "types": rows["type"].n_unique(),
+        "models": list(groups),
+    }
+
+
+def _source(facts: SourceFacts) -> Source:
+    return {
+        "name": facts.name,
+        "role": facts.role,
+        "policy": facts.policy,
+        "config_hash": facts.config_hash,
+        "requests": len(facts.outcome),
+    }
+
+
+# --- timeline -------------------------------------------------------------------------------------------------------
+
+
+def _series(facts: SourceFacts, model: str | None) -> Series:
+    windows = of_model(facts.measured.windows, model).sort("start")
+    last = last_arrival(facts.outcome, model)
+    columns: dict[str, list[float | None]] = {
+        key: rounded_all(windows[key])
+        for key in ("scr", "scr_weighted", "jfi", "jfi_raw", "min_x", "tfr", "tfr_raw", "service_gap")
+    }
+    return {
+        "model": model,
+        "source": facts.name,
+        "start": [text.iso(at) for at in windows["start"]],
+        "end": [text.iso(at) for at in windows["end"]],
+        "drain": [at > last for at in windows["start"]],
+        "degraded": [bool(flag) for flag in windows["degraded"]],
+        "requests": windows["requests"].to_list(),
+        "scr": columns["scr"],
+        "scr_weighted": columns["scr_weighted"],
+        "jfi": columns["jfi"],
+        "jfi_raw": columns["jfi_raw"],
+        "min_x": columns["min_x"],
+        "min_x_tenant": windows["min_x_tenant"].to_list(),
+        "tfr": columns["tfr"],
+        "tfr_raw": columns["tfr_raw"],
+        "service_gap": columns["service_gap"],
+    }
+
+
+# --- verdict --------------------------------------------------------------------------------------------------------
+
+
+def _group(
+    logged: SourceFacts, model: str | None, timeline: Sequence[Series], episodes: Sequence[EpisodeRow]
+) -> GroupVerdict:
+    series = next(one for one in timeline if one["model"] == model and one["source"] == logged.name)
+    kept = [index for index, late in enumerate(series["drain"]) if not late]
+    starts = [series["start"][index] for index in kept]
+    lengths = [_minutes_between(series["start"][index], series["end"][index]) for index in kept]
+    figures = [
+        _figure(metric, [_values(series, metric)[index] for index in kept], starts, lengths) for metric in METRICS
+    ]
+    own = [episode for episode in episodes if episode["model"] == model]
+    degraded = sum(series["degraded"][index] for index in kept)
+    judged = sum(any(_values(series, metric)[index] is not None for metric in METRICS) for index in kept)
+    outcome = of_model(logged.outcome, model)
+    return {
+        "model": model,
+        "source": logged.name,
+        "sentence": _sentence(figures, len(own), degraded, judged, sum(lengths)),
+        "requests": len(outcome),
+        "tenants": outcome["tenant"].n_unique(),
+        "windows": len(kept),
+        "windows_judged": judged,
+        "windows_degraded": degraded,
+        "figures": figures,
+        "min_x": _least_served(series, kept),
+        "episodes": len(own),
+        "causes": _causes(own),
+    }
+
+
+def _figure(metric: Metric, values: Sequence[float | None], starts: Sequence[str], lengths: Sequence[float]) -> Figure:
+    value = period_mean(values, [False] * len(values))
+    low = min(((value, start) for value, start in zip(values, starts, strict=True) if value is not None), default=None)
+    minutes = minutes_below(metric, values, lengths)
+    return {
+        "metric": metric,
+        "value": value,
+        "level": level(metric, value, longest_run(metric, values)),
+        "windows": sum(value is not None for value in values),
+        "worst": None if low is None else low[0],
+        "worst_at": None if low is None else low[1],
+        "minutes_yellow": round(minutes.yellow, 6),
+        "minutes_red": round(minutes.red, 6),
+        "minutes_emergency": round(minutes.emergency, 6),
+    }
+
+
+def _least_served(series: Series, kept: Sequence[int]) -> Worst | None:
+    found = [
+        (value, series["start"][index], tenant)
+        for index in kept
+        if (value := series["min_x"][index]) is not None and (tenant := series["min_x_tenant"][index]) is not None
+    ]
+    if not found:
+        return None
+    value, at, tenant = min(found)
+    return {"value": value, "tenant": tenant, "at": at}
+
+
+def _causes(episodes: Sequence[EpisodeRow]) -> list[CauseCount]:
+    counted = Counter(episode["cause"] for episode in episodes)
+    return [
+        {"cause": cause, "episodes": count} for cause, count in sorted(counted.items(), key=lambda c: (-c[1], c[0]))
+    ]
+
+
+def _sentence(figures: Sequence[Figure], episodes: int, degraded: int, judged: int, minutes: float) -> str:
+    """The group's period in one sentence: fair or not, for how long, at what figures."""
+    if judged == 0:
+        return "Nothing could be judged: no window has enough requests for SCR, JFI or TFR."
+    said = ", ".join(
+        f"{figure['metric'].upper()} {text.number(figure['value'])} ({figure['level']})"
+        for figure in figures
+        if figure["value"] is not None
+    )
+    if degraded == 0:
+        return f"Fair in all {text.plural(judged, 'judged window')}: on average {said}."
+    return (
+        f"Unfair in {degraded} of {text.plural(judged, 'judged window')} ({text.plural(episodes, 'episode')}): "
+        f"on average {said}, over {text.duration(60 * minutes)}."
+    )
+
+
+def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
+    if len(groups) == 1:
+        sentence = groups[0]["sentence"]
+    elif not groups:
+        sentence = "No requests in the period: nothing to judge."
+    else:
+        unfair = [group for group in groups if group["windows_degraded"]]
+        sentence = (
+            f"Fair for all {len(groups)} models."
+            if not unfair
+            else f"Unfair for {len(unfair)} of {len(groups)} models, "
+            f"in {text.plural(sum(group['episodes'] for group in unfair), 'episode')}."
+        )
+    return {
+        "sentence": sentence,
+        "assumed_slo": logged.measured.assumed_slo,
+        "simulated_baseline": not logged.outcome.is_empty()
+        and logged.outcome["first_token_at"].null_count() == len(logged.outcome),
+        "groups": list(groups),
+    }
+
+
+# --- episodes -------------------------------------------------------------------------------------------------------
+
+
+def _gravest_first(row: EpisodeRow) -> tuple[int, int, str, str]:
+    gravity = ("ok", "yellow", "red", "emergency").index(row["level"])
+    return -gravity, -row["windows"], row["start"], row["id"]
+
+
+# --- fidelity -------------------------------------------------------------------------------------------------------
+
+
+def _values(series: Series, metric: Metric) -> list[float | None]:
+    return {"scr": series["scr"], "jfi": series["jfi"], "tfr": series["tfr"]}[metric]
+
+
+def _minutes_between(start: str, end: str) -> float:
+    return (text.parse(end) - text.parse(start)).total_seconds() / 60
