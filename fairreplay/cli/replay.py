@@ -63,7 +63,7 @@ def replay(
     out(table(_COLUMNS, [_row(summary) for summary in summaries]))
     left_out = summaries[0].left_out
     if left_out:
-        note(f"{left_out} rows are no load (refused by production, or of unknown prompt length) and were left out")
+        note(f"left out as no load: {left_out} (refused by production, or of unknown prompt length)")
     out(_fidelity_line(baseline, baseline in found, believed))
 
 

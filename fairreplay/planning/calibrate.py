@@ -43,8 +43,6 @@ UNSERVED_LOSS: Final = 5.0
 DIGITS: Final = 4
 """Significant digits of a fitted value: more would claim what no log can show."""
 STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
-FIRST_STEPS: Final = (0.2, 0.2, 0.2, 0.2, -0.05)
-"""First steps of the search, in logarithms; KV downward, since the first guess reads it off a full cache."""
 MIN_ROWS: Final = 20
 
 
@@ -370,7 +368,8 @@ def _significant(number: float) -> float:
 def _fit(search: _Search, batching: Batching, admission: Admission, budget: int) -> _Point:
     """First guess, then the search from there."""
     problem = search.problem
-    guess = first_guess(problem.observed, batching == "prefill-first", admission == "reserve")
+    block_size = resolve_cluster(problem.config, problem.model).engine.block_size
+    guess = first_guess(problem.observed, batching == "prefill-first", admission == "reserve", block_size)
     return _refine(search, _start(problem, guess, batching, admission), budget)
 
 
@@ -398,43 +397,58 @@ def _start(problem: _Problem, guess: Guess, batching: Batching, admission: Admis
 
 
 def _refine(search: _Search, start: _Point, budget: int) -> _Point:
-    """Nelder-Mead for half of the budget, neighbours of the prefill interval, then again from narrower simplexes.
+    """Grids, then Nelder-Mead twice, as far as the budget goes.
 
-    Each new simplex points the other way: the loss has steps, and a simplex that is stuck needs other neighbours.
+    First the few directions that the first guess leaves open (KV, decode speed as a whole, prefill speed): a queue
+    makes the loss rough in them, so a grid looks around before the simplex starts. Then the neighbours of the prefill
+    interval, then each value by itself in small steps: base, sequences and context all make decoding slower, and only
+    the regression tells them apart.
     """
     last = search.done + budget
-    best = _nelder_mead(search, start, budget // 2, spread=1.0)
+    coarse, fine = _COARSE[:, : len(start.logs)], _FINE[: len(start.logs), : len(start.logs)]
+    coarse = coarse[np.any(coarse != 0, axis=1)]
+    best = _measured(search, start)
+    for direction in coarse:
+        moves = [replace(best, logs=best.logs + step * direction) for step in _GRID]
+        tried = [_measured(search, move) for move in moves if search.done < last]
+        best = min([best, *tried], key=lambda point: point.loss)
+    best = _nelder_mead(search, best, coarse / 2, (last - search.done) // 2)
     for change in (1, -1):
         while best.prefill_interval is not None and best.prefill_interval + change >= 1 and search.done < last:
-            neighbour = replace(best, prefill_interval=best.prefill_interval + change)
-            neighbour = replace(neighbour, loss=search.loss(neighbour.values))
+            neighbour = _measured(search, replace(best, prefill_interval=best.prefill_interval + change))
             if neighbour.loss >= best.loss:
                 break
             best = neighbour
-    spread = -0.5
-    while last - search.done > len(best.logs) + 1:
-        best = _nelder_mead(search, best, last - search.done, spread)
-        spread /= -2
+    while last - search.done > len(fine) + 1:
+        best = _nelder_mead(search, best, fine, last - search.done)
+        fine = fine / -2  # the loss has steps: a simplex that is stuck needs nearer neighbours on the other side
     return best
 
 
-def _nelder_mead(search: _Search, start: _Point, budget: int, spread: float) -> _Point:
-    """At most ``budget`` simulations from ``start``; the best point tried, ``start`` included if it was measured."""
+_COARSE: Final = np.array([[0.0, 0.0, 0.0, 0.0, -0.025], [0.03, 0.0, 0.03, 0.03, 0.0], [0.0, 0.1, 0.0, 0.0, 0.0]])
+_GRID: Final = (-3, -2, -1, 1, 2, 3)
+_FINE: Final = np.diag([0.02, 0.05, 0.05, 0.05, -0.01])
+"""Directions and first steps in logarithms, a row each: KV; decode speed; prefill speed."""
+
+
+def _measured(search: _Search, point: _Point) -> _Point:
+    return replace(point, loss=search.loss(point.values))
+
+
+def _nelder_mead(search: _Search, start: _Point, steps: Floats, budget: int) -> _Point:
+    """At most ``budget`` simulations from ``start`` along ``steps``; the best point tried, or ``start`` if better."""
     best = start
 
     def loss(moved: Floats) -> float:
         nonlocal best
-        point = replace(start, logs=start.logs + moved)
-        point = replace(point, loss=search.loss(point.values))
+        point = _measured(search, replace(start, logs=start.logs + moved @ steps))
         if point.loss < best.loss:
             best = point
         return point.loss
 
-    size = len(start.logs)
-    if budget <= size + 1:
-        return best if np.isfinite(best.loss) or budget < 1 else replace(best, loss=search.loss(best.values))
-    steps = np.array(FIRST_STEPS)[:size] * spread
-    simplex = np.vstack([np.zeros(size), np.diag(steps)])
-    options = {"maxfev": budget, "initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-4}
-    minimize(loss, np.zeros(size), method="Nelder-Mead", options=options)
+    size = len(steps)
+    simplex = np.vstack([np.zeros(size), np.eye(size)])
+    options = {"maxfev": budget, "initial_simplex": simplex, "xatol": 1e-2, "fatol": 1e-4}
+    if budget > 0:
+        minimize(loss, np.zeros(size), method="Nelder-Mead", options=options)
     return best
