@@ -7,17 +7,12 @@ read from disk here and no clock is asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Final
-
-import polars as pl
+from typing import TYPE_CHECKING, Final
 
 from fairreplay import __version__
-from fairreplay.causes.episodes import Episode
 from fairreplay.config.model import Config
-from fairreplay.metrics.fidelity import Fidelity
-from fairreplay.metrics.measure import MeasureOptions
 from fairreplay.report import text
 from fairreplay.report.facts import SourceFacts, last_arrival, models, of_model
 from fairreplay.report.levels import METRICS, THRESHOLDS, level, longest_run, minutes_below, worst
@@ -28,7 +23,6 @@ from fairreplay.report.schema import (
     CauseCount,
     Document,
     EpisodeRow,
-    Errors,
     Figure,
     GroupVerdict,
     Method,
@@ -40,10 +34,17 @@ from fairreplay.report.schema import (
     Verdict,
     Worst,
 )
-from fairreplay.report.tables import comparison, curves, period_mean, preemption, tenant_rows, type_rows
-from fairreplay.report.ttft import quantiles
+from fairreplay.report.tables import comparison, curves, fidelity_rows, period_mean, preemption, tenant_rows, type_rows
+
+if TYPE_CHECKING:
+    from fairreplay.causes.episodes import Episode
+    from fairreplay.metrics.measure import MeasureOptions
 
 TITLE: Final = "FairReplay report"
+ASSUMED_SLO: Final = (
+    "assumed: 1.5 times the pooled P50, P90 and P99 of all tenants over the windows whose pooled P50 is at most the "
+    "median window's"
+)
 
 
 def build(
@@ -53,18 +54,17 @@ def build(
     store: StoreFacts,
     sources: Sequence[SourceFacts],
     episodes: Sequence[Episode],
-    fidelity: Mapping[str | None, Fidelity],
     validation: Validation | None = None,
 ) -> Document:
     """The document of a period.
 
-    ``sources`` begins with the log; ``episodes`` are those of the log; ``fidelity`` is the baseline replay against the
-    log by model group, empty where there is nothing to compare.
+    ``sources`` begins with the log; ``episodes`` are those of the log, ``validation`` a held-out log
+    (``report.validation``).
     """
     logged = sources[0]
     groups = models(logged.outcome)
     timeline = [_series(facts, model) for model in groups for facts in sources]
-    rows = sorted((_episode(episode) for episode in episodes), key=_gravest_first)
+    rows = sorted((_episode(episode, timeline) for episode in episodes), key=_gravest_first)
     return {
         "schema_version": SCHEMA_VERSION,
         "title": TITLE,
@@ -74,7 +74,7 @@ def build(
         "verdict": _verdict(logged, [_group(logged, model, timeline, rows) for model in groups]),
         "validation": validation,
         "timeline": timeline,
-        "fidelity": [_errors(model, found, sources, timeline) for model, found in fidelity.items()],
+        "fidelity": fidelity_rows(sources, groups, timeline),
         "comparison": comparison(sources, groups, timeline),
         "curves": curves(sources, groups),
         "episodes": rows,
@@ -255,12 +255,45 @@ def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
 # --- episodes -------------------------------------------------------------------------------------------------------
 
 
+def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
+    """The episode's own fields, with the worst of its windows and their levels; at least yellow, or it were none."""
+    start, end = text.iso(episode.start), text.iso(episode.end)
+    series = next(one for one in timeline if one["model"] == episode.model and one["source"] == episode.source)
+    inside = [index for index, at in enumerate(series["start"]) if start <= at < end]
+    values = {metric: [_values(series, metric)[index] for index in inside] for metric in METRICS}
+    low = {
+        metric: min((value for value in found if value is not None), default=None) for metric, found in values.items()
+    }
+    levels = {metric: level(metric, low[metric], longest_run(metric, values[metric])) for metric in METRICS}
+    starved = min((x for index in inside if (x := series["min_x"][index]) is not None), default=None)
+    return {
+        "id": episode.id,
+        "model": episode.model,
+        "source": episode.source,
+        "start": start,
+        "end": end,
+        "windows": len(inside),
+        "level": worst(["yellow", *levels.values()]),
+        "metrics": {metric: rounded(episode.metrics.get(metric)) for metric in METRICS},
+        "worst": {**low, "min_x": starved},
+        "levels": dict(levels),
+        "tenants": list(episode.tenants),
+        "types": list(episode.types),
+        "requests": None,
+        "tokens": None,
+        "cause": episode.cause,
+        "shares": None if episode.shares is None else {key: round(x, 6) for key, x in episode.shares.items()},
+        "by_metric": dict(episode.by_metric),
+        "confidence": episode.confidence,
+        "reason": episode.reason,
+        "signatures": dict(episode.signatures),
+        "recommendation": episode.recommendation,
+    }
+
+
 def _gravest_first(row: EpisodeRow) -> tuple[int, int, str, str]:
     gravity = ("ok", "yellow", "red", "emergency").index(row["level"])
     return -gravity, -row["windows"], row["start"], row["id"]
-
-
-# --- fidelity -------------------------------------------------------------------------------------------------------
 
 
 def _values(series: Series, metric: Metric) -> list[float | None]:
@@ -269,3 +302,21 @@ def _values(series: Series, metric: Metric) -> list[float | None]:
 
 def _minutes_between(start: str, end: str) -> float:
     return (text.parse(end) - text.parse(start)).total_seconds() / 60
+
+
+# --- method ---------------------------------------------------------------------------------------------------------
+
+
+def _method(config: Config, options: MeasureOptions, store: StoreFacts, logged: SourceFacts) -> Method:
+    assumed = logged.measured.assumed_slo
+    return {
+        "refusals": options.refusals,
+        "spread": options.spread,
+        "min_samples": {q: getattr(options.min_samples, q) for q in ("p50", "p90", "p99")},
+        "slo_source": ASSUMED_SLO if assumed else "TTFT targets of the config",
+        "thresholds": {key: dict(limits) for key, limits in THRESHOLDS.items()},
+        "settings": settings(config),
+        "config_digest": config_digest(config),
+        "store_digest": store.digest,
+        "rounding": RULE,
+    }

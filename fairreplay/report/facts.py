@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from fairreplay.metrics.measure import Measured
 from fairreplay.report.schema import Role
+
+if TYPE_CHECKING:
+    from fairreplay.metrics.measure import Measured
 
 
 @dataclass(frozen=True)

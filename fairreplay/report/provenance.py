@@ -10,8 +10,9 @@ import orjson
 import polars as pl
 
 from fairreplay.config.model import Config
-from fairreplay.report.rounding import RULE, rounded
+from fairreplay.report.rounding import rounded
 from fairreplay.report.schema import DataQuality, IngestedSource, Reject, Setting
+from fairreplay.report.text import plural
 from fairreplay.store.manifest import Segment
 from fairreplay.store.store import Store
 
@@ -65,9 +66,6 @@ def config_digest(config: Config) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-ROUNDING = RULE
-
-
 def _by_name(segments: Sequence[Segment]) -> list[Segment]:
     return sorted(segments, key=lambda segment: (segment.name, segment.source))
 
@@ -91,11 +89,13 @@ def _ingested(segment: Segment) -> IngestedSource:
 def _remarks(segment: Segment) -> list[str]:
     remarks = []
     if segment.out_of_order:
-        remarks.append(f"{segment.out_of_order} rows stood after a later arrival and were sorted")
+        were = "were" if segment.out_of_order > 1 else "was"
+        remarks.append(f"{plural(segment.out_of_order, 'row')} stood after a later arrival and {were} sorted")
     if segment.clamped:
-        remarks.append(f"{segment.clamped} times were moved by clock skew")
+        remarks.append(f"{plural(segment.clamped, 'time')} moved by clock skew")
     if segment.runs:
-        remarks.append(f"the clock jumped back {len(segment.runs)} times: further runs from {', '.join(segment.runs)}")
+        jumps = plural(len(segment.runs), "time")
+        remarks.append(f"the clock jumped back {jumps}: further runs from {', '.join(segment.runs)}")
     return remarks
 
 
@@ -113,7 +113,11 @@ def _rejects(rejects: pl.DataFrame) -> list[Reject]:
             "source": row["file"],
             "reason": row["reason"],
             "rows": row["rows"],
-            "example": f"row {row['row']}" + (f", {row['column']}" if row["column"] else ""),
+            "example": ", ".join(str(part) for part in (_row(row["row"]), row["column"]) if part),
         }
         for row in counted.iter_rows(named=True)
     ]
+
+
+def _row(number: int | None) -> str:
+    return "" if number is None else f"row {number}"

@@ -13,6 +13,7 @@ from fairreplay.report.rounding import rounded
 from fairreplay.report.schema import (
     Comparison,
     Curve,
+    Errors,
     Preemption,
     Series,
     TenantRow,
@@ -96,6 +97,74 @@ def curves(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> list
                 }
             )
     return found
+
+
+def fidelity_rows(
+    sources: Sequence[SourceFacts], models: Sequence[str | None], timeline: Sequence[Series]
+) -> list[Errors]:
+    """The baseline replay against the log by group, over the requests that have a first token in both.
+
+    A tenant's error is that of its median TTFT, without sign. Empty without a baseline replay; a group without a common
+    request has no row.
+    """
+    baseline = next((facts for facts in sources if facts.role == "baseline"), None)
+    if baseline is None:
+        return []
+    places = {(series["model"], series["source"]): series for series in timeline}
+    rows: list[Errors] = []
+    for model in models:
+        logged, replayed = _both_answered(of_model(sources[0].outcome, model), of_model(baseline.outcome, model))
+        if logged.is_empty():
+            continue
+        real, answer = quantiles(logged), quantiles(replayed)
+        by_tenant = sorted(_tenant_errors(logged, replayed))
+        windows = _same_windows(places[model, sources[0].name], places[model, baseline.name])
+        rows.append(
+            {
+                "model": model,
+                "requests": len(logged),
+                "logged_ttft_ms": {q: rounded(value) for q, value in real.items()},
+                "replayed_ttft_ms": {q: rounded(value) for q, value in answer.items()},
+                "error": {q: rounded(_relative(real[q], answer[q])) for q in real},
+                "tenants": len(by_tenant),
+                "tenant_error_p50": rounded(by_tenant[(len(by_tenant) + 1) // 2 - 1]) if by_tenant else None,
+                "tenant_error_max": rounded(by_tenant[-1]) if by_tenant else None,
+                "windows": len(windows),
+                "windows_same": sum(windows),
+            }
+        )
+    return rows
+
+
+def _both_answered(logged: pl.DataFrame, replayed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    answered = [frame.filter(pl.col("first_token_at").is_not_null()) for frame in (logged, replayed)]
+    return (
+        answered[0].join(answered[1], on="request_id", how="semi", maintain_order="left"),
+        answered[1].join(answered[0], on="request_id", how="semi", maintain_order="left"),
+    )
+
+
+def _relative(real: float | None, answer: float | None) -> float | None:
+    return None if not real or answer is None else (answer - real) / real
+
+
+def _tenant_errors(logged: pl.DataFrame, replayed: pl.DataFrame) -> list[float]:
+    answers = {rows["tenant"][0]: nearest_rank(ttft_ms(rows), 500) for rows in replayed.partition_by("tenant")}
+    errors = [
+        _relative(nearest_rank(ttft_ms(rows), 500), answers[rows["tenant"][0]])
+        for rows in logged.partition_by("tenant")
+    ]
+    return [abs(error) for error in errors if error is not None]
+
+
+def _same_windows(logged: Series, replayed: Series) -> list[bool]:
+    """By window that both hold, the drain left out: is it degraded in both, or in neither?"""
+    other = dict(zip(replayed["start"], replayed["degraded"], strict=True))
+    return [
+        degraded == other[start]
+        for start, degraded, late in zip(logged["start"], logged["degraded"], logged["drain"], strict=True)
+        if not late and start in other
+    ]
 
 
 def preemption(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> list[Preemption]:
