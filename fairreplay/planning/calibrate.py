@@ -1,9 +1,10 @@
 """Fit the step-time model and the effective KV size to a log, through the sandbox itself.
 
-The log decides twice: a regression over it gives the start (``first_guess``), then a Nelder-Mead search over the
-logarithms of the values, with the engine in the loop, makes the simulated TTFT and decode times match. Only every
-second request is looked at; the others tell how good the fit is. No randomness, no clock: the number of simulations is
-the stopping rule, so the same log gives the same file.
+The log decides twice: a regression over it gives the start (``first_guess``), then a search over the logarithms of
+the values, with the engine in the loop, makes the simulated TTFT and decode times match. Only every second request's
+times are fitted, by the regression and by the search; the others tell how good the fit is (they stay part of the load,
+and of what the regression knows of who ran when). No randomness, no clock: the number of simulations is the stopping
+rule, so the same log gives the same file.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Calibration:
     """The fitted values, and the errors before and after on the fitted and on the held-out half."""
 
     model: str | None
+    """The ``[models.NAME]`` that takes the values; None = ``[cluster]``."""
     values: Values
     kept: tuple[str, ...]
     """Values that the log does not determine, with the reason; they stay as configured."""
@@ -86,7 +88,8 @@ class _Problem:
     observed: tuple[Observed, ...]
     config: Config
     model: str | None
-    is_only_model: bool
+    table: str | None
+    """The ``[models.NAME]`` that takes the values; None = ``[cluster]``."""
     token_s: float
 
 
@@ -127,7 +130,7 @@ def calibrate(
     if batching is None:
         del values["batching"], values["admission"]
     return Calibration(
-        model=None if problem.is_only_model else problem.model,
+        model=problem.table,
         values=values,
         kept=found.kept,
         before_fitted=_error(problem, before, held_out=False),
@@ -173,7 +176,7 @@ def _problem(frame: pl.DataFrame, config: Config, model: str | None) -> _Problem
         observed=observed,
         config=config,
         model=chosen,
-        is_only_model=only and chosen not in config.models,
+        table=None if only and chosen not in config.models else chosen,
         token_s=seconds_per_output_token(observed),
     )
 
@@ -213,8 +216,7 @@ class _Outcome:
 
 
 def _simulate(problem: _Problem, values: Values) -> _Outcome:
-    model = None if problem.is_only_model else problem.model
-    config = with_values(problem.config, model, values)
+    config = with_values(problem.config, problem.table, values)
     cluster = resolve_cluster(config, problem.model)
     policy = baseline_policy(config)
     fitted: list[Bools] = []
