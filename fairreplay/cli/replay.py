@@ -120,7 +120,7 @@ def _fidelity_line(baseline: str, is_replayed: bool, believed: Fidelity | None) 
         )
         if value is not None
     ]
-    line = f"Baseline {baseline} against the log: TTFT " + ", ".join(errors)
+    line = f"Baseline {baseline} against the log: TTFT " + ", ".join(errors) + "."
     if believed.tenant_p50_error_median is not None:
-        line += f"; a tenant's median TTFT typically {believed.tenant_p50_error_median:.1%} off"
-    return line + "."
+        line += f"\nTenants' median TTFT: {believed.tenant_p50_error_median:.1%} off for the tenant in the middle."
+    return line

@@ -310,7 +310,7 @@ def test_the_baseline_takes_the_rows_own_weight_first() -> None:
 
 def test_rules_of_the_other_policies() -> None:
     (committed,) = planned(TENANTS, WEIGHTS, "vtc")
-    assert by_time(committed) == [(0, [round(WEIGHT_SCALE / 1.5), ONE * 2, ONE])]
+    assert {tuple(state) for _, state in by_time(committed)} == {(round(WEIGHT_SCALE / 1.5), ONE * 2, ONE)}
     (static,) = planned(TENANTS, WEIGHTS + '\n[weights]\nrule = "static"', "vtc")
     assert by_time(static) == [(0, [ONE, ONE // 4, ONE]), (10 * PS_PER_SECOND, [ONE, ONE * 2, ONE])]
     (logged,) = planned([{"weight": 0.5}], '[weights]\nrule = "logged"', "vtc")
