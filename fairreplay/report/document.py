@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from fairreplay import __version__
 from fairreplay.config.model import Config
 from fairreplay.report import text
-from fairreplay.report.facts import SourceFacts, last_arrival, models, of_model
+from fairreplay.report.facts import SourceFacts, models, of_model
 from fairreplay.report.levels import METRICS, THRESHOLDS, level, longest_run, minutes_below, worst
 from fairreplay.report.provenance import StoreFacts, config_digest, data_quality, settings
 from fairreplay.report.rounding import RULE, rounded, rounded_all
@@ -34,11 +34,20 @@ from fairreplay.report.schema import (
     Verdict,
     Worst,
 )
-from fairreplay.report.tables import comparison, curves, fidelity_rows, period_mean, preemption, tenant_rows, type_rows
+from fairreplay.report.tables import (
+    comparison,
+    curves,
+    fidelity_rows,
+    idle_share,
+    period_mean,
+    preemption,
+    tenant_rows,
+    type_rows,
+)
 
 if TYPE_CHECKING:
     from fairreplay.causes.episodes import Episode
-    from fairreplay.metrics.measure import MeasureOptions
+    from fairreplay.metrics.options import MeasureOptions
 
 TITLE: Final = "FairReplay report"
 ASSUMED_SLO: Final = (
@@ -81,7 +90,7 @@ def build(
         "preemption": preemption(sources, groups),
         "tenants": tenant_rows(sources, groups, config),
         "types": type_rows(sources, groups),
-        "data_quality": data_quality(store, logged.measured.assumptions, None),
+        "data_quality": data_quality(store, logged.measured.assumptions, idle_share(sources)),
         "method": _method(config, options, store, logged),
     }
 
@@ -119,7 +128,6 @@ def _source(facts: SourceFacts) -> Source:
 
 def _series(facts: SourceFacts, model: str | None) -> Series:
     windows = of_model(facts.measured.windows, model).sort("start")
-    last = last_arrival(facts.outcome, model)
     columns: dict[str, list[float | None]] = {
         key: rounded_all(windows[key])
         for key in ("scr", "scr_weighted", "jfi", "jfi_raw", "min_x", "tfr", "tfr_raw", "service_gap")
@@ -129,8 +137,8 @@ def _series(facts: SourceFacts, model: str | None) -> Series:
         "source": facts.name,
         "start": [text.iso(at) for at in windows["start"]],
         "end": [text.iso(at) for at in windows["end"]],
-        "drain": [at > last for at in windows["start"]],
-        "degraded": [bool(flag) for flag in windows["degraded"]],
+        "drain": windows["drain"].to_list(),
+        "degraded": windows["degraded"].to_list(),
         "requests": windows["requests"].to_list(),
         "scr": columns["scr"],
         "scr_weighted": columns["scr_weighted"],

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import polars as pl
 
+from fairreplay.metrics.measure import Measured
 from fairreplay.report.schema import Role
-
-if TYPE_CHECKING:
-    from fairreplay.metrics.measure import Measured
 
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """One outcome of the load. ``measured`` is in windows; ``whole`` takes the period as one window."""
+    """One outcome of the load: its rows in the period, its tables in windows, and with the period as one window."""
 
     name: str
     role: Role
@@ -34,11 +31,6 @@ def models(outcome: pl.DataFrame) -> list[str | None]:
 
 def of_model(frame: pl.DataFrame, model: str | None) -> pl.DataFrame:
     return frame.filter(pl.col("model").eq_missing(pl.lit(model, pl.String)))
-
-
-def last_arrival(outcome: pl.DataFrame, model: str | None) -> object:
-    """The group's last arrival: windows that start after it are the drain."""
-    return of_model(outcome, model)["arrived_at"].max()
 
 
 def by_source(sources: Sequence[SourceFacts], model: str | None) -> list[tuple[SourceFacts, pl.DataFrame]]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import polars as pl
 
 from fairreplay.config.model import Config
+from fairreplay.metrics.fidelity import fidelity
+from fairreplay.metrics.preemption import THRASH_TOTAL, taxed
 from fairreplay.report.facts import SourceFacts, by_source, of_model
 from fairreplay.report.levels import slo_use
 from fairreplay.report.rounding import rounded
@@ -22,9 +24,6 @@ from fairreplay.report.schema import (
     TypeUnder,
 )
 from fairreplay.report.ttft import CURVE_PERMILLE, nearest_rank, quantiles, ttft_ms
-
-THRASH_PREEMPTIONS = 3
-"""A request with this many preemptions thrashes; two within 60 s do too, where their instants are known."""
 
 
 def comparison(
@@ -113,22 +112,26 @@ def fidelity_rows(
     places = {(series["model"], series["source"]): series for series in timeline}
     rows: list[Errors] = []
     for model in models:
-        logged, replayed = _both_answered(of_model(sources[0].outcome, model), of_model(baseline.outcome, model))
-        if logged.is_empty():
+        logged, replayed = of_model(sources[0].outcome, model), of_model(baseline.outcome, model)
+        found = fidelity(logged, replayed)
+        if found is None:
             continue
-        real, answer = quantiles(logged), quantiles(replayed)
-        by_tenant = sorted(_tenant_errors(logged, replayed))
+        real, answer = _both_answered(logged, replayed)
         windows = _same_windows(places[model, sources[0].name], places[model, baseline.name])
         rows.append(
             {
                 "model": model,
-                "requests": len(logged),
-                "logged_ttft_ms": {q: rounded(value) for q, value in real.items()},
-                "replayed_ttft_ms": {q: rounded(value) for q, value in answer.items()},
-                "error": {q: rounded(_relative(real[q], answer[q])) for q in real},
-                "tenants": len(by_tenant),
-                "tenant_error_p50": rounded(by_tenant[(len(by_tenant) + 1) // 2 - 1]) if by_tenant else None,
-                "tenant_error_max": rounded(by_tenant[-1]) if by_tenant else None,
+                "requests": found.requests,
+                "logged_ttft_ms": {q: rounded(value) for q, value in quantiles(real).items()},
+                "replayed_ttft_ms": {q: rounded(value) for q, value in quantiles(answer).items()},
+                "error": {
+                    "p50": rounded(found.ttft_p50_error),
+                    "p90": rounded(found.ttft_p90_error),
+                    "p99": rounded(found.ttft_p99_error),
+                },
+                "tenants": real["tenant"].n_unique(),
+                "tenant_error_p50": rounded(found.tenant_p50_error_median),
+                "tenant_error_max": rounded(found.tenant_p50_error_max),
                 "windows": len(windows),
                 "windows_same": sum(windows),
             }
@@ -142,19 +145,6 @@ def _both_answered(logged: pl.DataFrame, replayed: pl.DataFrame) -> tuple[pl.Dat
         answered[0].join(answered[1], on="request_id", how="semi", maintain_order="left"),
         answered[1].join(answered[0], on="request_id", how="semi", maintain_order="left"),
     )
-
-
-def _relative(real: float | None, answer: float | None) -> float | None:
-    return None if not real or answer is None else (answer - real) / real
-
-
-def _tenant_errors(logged: pl.DataFrame, replayed: pl.DataFrame) -> list[float]:
-    answers = {rows["tenant"][0]: nearest_rank(ttft_ms(rows), 500) for rows in replayed.partition_by("tenant")}
-    errors = [
-        _relative(nearest_rank(ttft_ms(rows), 500), answers[rows["tenant"][0]])
-        for rows in logged.partition_by("tenant")
-    ]
-    return [abs(error) for error in errors if error is not None]
 
 
 def _same_windows(logged: Series, replayed: Series) -> list[bool]:
@@ -172,38 +162,40 @@ def preemption(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> 
 
 
 def _preemption(source: str, model: str | None, outcome: pl.DataFrame) -> Preemption:
-    """The audit of one source; tax = recomputed / (prompt - cached + output + recomputed) over rows that say both."""
     known = outcome.filter(pl.col("preemptions").is_not_null())
     counts = known["preemptions"].cast(pl.Int64)
-    redone = outcome.filter(pl.col("recomputed_tokens").is_not_null() & pl.col("first_token_at").is_not_null())
-    recomputed = int(redone["recomputed_tokens"].cast(pl.Int64).sum())
-    once = redone.select(
-        (
-            pl.col("prompt_tokens").cast(pl.Int64).fill_null(0)
-            + pl.col("output_tokens").cast(pl.Int64).fill_null(0)
-            - pl.col("cached_tokens").cast(pl.Int64).fill_null(0)
-        ).sum()
-    ).item()
     says = not known.is_empty()
-    counted = not redone.is_empty()
+    redone = outcome["recomputed_tokens"].drop_nulls().cast(pl.Int64)
+    tax = taxed(outcome.with_columns(pl.lit(0).alias("window")))["recompute_tax"]
     return {
         "model": model,
         "source": source,
         "requests": len(outcome),
         "preempted_requests": int((counts > 0).sum()) if says else None,
         "preemptions": int(counts.sum()) if says else None,
-        "recomputed_tokens": recomputed if counted else None,
-        "recompute_tax": rounded(recomputed / (once + recomputed)) if counted and once + recomputed > 0 else None,
-        "thrashing_requests": int((counts >= THRASH_PREEMPTIONS).sum()) if says else None,
+        "recomputed_tokens": None if redone.is_empty() else int(redone.sum()),
+        "recompute_tax": None if tax.is_empty() else rounded(tax[0]),
+        "thrashing_requests": int((counts >= THRASH_TOTAL).sum()) if says else None,
     }
+
+
+def idle_share(sources: Sequence[SourceFacts]) -> float | None:
+    """Share of the log's windows at whose end nobody waited or was refused, under any source.
+
+    There policies cannot differ. Null without a replay, or without windows.
+    """
+    windows = sources[0].measured.windows.filter(~pl.col("drain")).select("model", "start")
+    if windows.is_empty() or all(facts.role == "logged" for facts in sources):
+        return None
+    busy = pl.concat([facts.measured.tenants.filter("backlog").select("model", "start") for facts in sources])
+    idle = windows.join(busy, on=["model", "start"], how="anti", nulls_equal=True)
+    return len(idle) / len(windows)
 
 
 def tenant_rows(sources: Sequence[SourceFacts], models: Sequence[str | None], config: Config) -> list[TenantRow]:
     """Tenants by group, hurt most in the log first: misses, then the unjudged, then by TTFT over target, then name."""
     rows: list[TenantRow] = []
-    committed = {
-        name: tenant.committed_tokens_per_month for name, tenant in config.tenants.items()
-    }  # null where a tenant has a table without a commitment
+    committed = {name: tenant.committed_tokens_per_month for name, tenant in config.tenants.items()}
     total = sum(tokens for tokens in committed.values() if tokens is not None)
     slos = sources[0].whole.slo
     for model in models:

@@ -11,8 +11,10 @@ from typing import Final
 import polars as pl
 from scipy.stats import spearmanr
 
-from fairreplay.config.model import SloTtft
+from fairreplay.config.model import Config, Defaults, SloTtft
 from fairreplay.errors import BadInputError
+from fairreplay.metrics.measure import measure
+from fairreplay.metrics.options import measure_options
 from fairreplay.report.rounding import rounded
 from fairreplay.report.schema import HeldOutSide, HeldOutTenant, Validation
 from fairreplay.report.ttft import nearest_rank, quantiles, ttft_ms
@@ -71,22 +73,14 @@ def held_out(
 
 
 def _side(outcome: pl.DataFrame, slo: SloTtft) -> HeldOutSide:
-    verdicts = [_passes(rows, slo) for rows in outcome.partition_by("tenant")]
+    config = Config(defaults=Defaults(slo_ttft_ms=slo))
+    options = measure_options(config, window="0", min_samples=1)
+    verdicts = measure(outcome, config, options, "").tenants["pass"].drop_nulls()
     return {
         "judged": len(verdicts),
-        "passing": sum(verdicts),
+        "passing": int(verdicts.sum()),
         "ttft_ms": {q: rounded(value) for q, value in quantiles(outcome).items()},
     }
-
-
-def _passes(rows: pl.DataFrame, slo: SloTtft) -> bool:
-    """The count test: at least ceil(q n / 100) of the n requests are within s_q, for every q."""
-    ttft = ttft_ms(rows)
-    n = len(rows)
-    return all(
-        int((ttft <= target).sum()) >= (q * n + 99) // 100
-        for q, target in ((50, slo.p50), (90, slo.p90), (99, slo.p99))
-    )
 
 
 def _errors(logged: HeldOutSide, replayed: HeldOutSide) -> dict[str, float | None]:

@@ -76,6 +76,7 @@ def measured(scr: list[float | None], jfi: list[float | None], passes: dict[str,
                 "tfr": pl.Series([1.0] * count),
                 "tfr_raw": pl.Series([1.0] * count),
                 "service_gap": pl.Series([0.0] * count),
+                "drain": [index == 3 for index in range(count)],
                 "degraded": [value is not None and value < 0.95 for value in scr],
             }
         ),
@@ -88,6 +89,7 @@ def measured(scr: list[float | None], jfi: list[float | None], passes: dict[str,
                 "entitlement": [200.0, 0.0] * count,
                 "x": [0.5, None] * count,
                 "pass": [passes[name] for name in tenants] * count,
+                "backlog": [name == "b" and start == at(60) for start in starts for name in tenants],
             }
         ),
         types=pl.DataFrame(
@@ -188,7 +190,7 @@ def test_sources_side_by_side_by_hand() -> None:
     assert logged["ttft_ms"] == {"p50": 200.0, "p90": 400.0, "p99": 400.0}
     assert logged["preemptions"] is None  # unknown, not 0
     assert fcfs["preemptions"] == 4
-    assert fcfs["recompute_tax"] == pytest.approx(160 / (4 * 150 + 160), abs=1e-6)
+    assert fcfs["recompute_tax"] == pytest.approx(160 / (4 * 149 + 160), abs=1e-6)
     # three requests of 150 tokens finished, the last at 80.2 s
     assert logged["tokens_per_s"] == pytest.approx(450 / 80.2, abs=1e-6)
     assert [row["thrashing_requests"] for row in document()["preemption"]] == [None, 1]
@@ -243,7 +245,8 @@ def test_document_holds_no_nan_and_renders() -> None:
     assert b"NaN" not in content
     page = Page(render(document()))
     assert document()["verdict"]["sentence"] in page.text
-    assert "Load below capacity" not in page.text
+    # tenant b waits at the end of the second of three windows
+    assert "Load below capacity in 67 % of the windows" in page.text
 
 
 def test_empty_period() -> None:

@@ -14,6 +14,7 @@ from fairreplay.report.validation import held_out
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.outcomes import outcome
 from fairreplay.store.store import open_store
+from fairreplay.trace.schema import TIMESTAMP
 
 LOGS = Path(__file__).parents[1] / "data" / "vtc_arena"
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,14 +29,19 @@ def frame(ttfts_ms: dict[str, list[int | None]], first_seq: int = 0) -> pl.DataF
         None if ttft is None else at + timedelta(milliseconds=ttft)
         for (_, ttft), at in zip(rows, arrivals, strict=True)
     ]
-    return pl.DataFrame(
-        {
-            "tenant": [tenant for tenant, _ in rows],
-            "arrived_at": arrivals,
-            "first_token_at": tokens,
-            "seq": range(first_seq, first_seq + len(rows)),
-        },
-        schema_overrides={"arrived_at": pl.Datetime("us", "UTC"), "first_token_at": pl.Datetime("us", "UTC")},
+    return (
+        pl.DataFrame(
+            {
+                "request_id": [str(index) for index in range(len(rows))],
+                "tenant": [tenant for tenant, _ in rows],
+                "arrived_at": arrivals,
+                "first_token_at": tokens,
+                "status": ["failed" if ttft is None else "ok" for _, ttft in rows],
+                "seq": list(range(first_seq, first_seq + len(rows))),
+            }
+        )
+        .cast({"arrived_at": TIMESTAMP, "first_token_at": TIMESTAMP})
+        .with_columns(pl.lit(None, TIMESTAMP).alias(name) for name in ("scheduled_at", "finished_at"))
     )
 
 
