@@ -30,8 +30,8 @@ class Episode:
     """Consecutive degraded windows of one model group and source.
 
     ``metrics`` holds the worst value of each metric (null where it was never judged), ``deficits`` how far below its
-    threshold it was, summed over windows, in units of 60 s windows. ``shares`` and what follows stay empty until a cause
-    is established.
+    threshold it was, summed over windows, in units of 60 s windows. ``shares`` and what follows stay empty until a
+    cause is established.
     """
 
     id: str
@@ -127,7 +127,7 @@ def _episode(measured: Measured, group: pl.DataFrame, windows: pl.DataFrame, mod
     types = measured.types.join(starts, **in_bad).filter(pl.col("ratio") < TFR_DEGRADED)  # type: ignore[arg-type]
     hurt = _hurt(measured, group, start, end)
     lacking = deficits(windows)
-    worst = {name: windows[name].min() for name in METRICS}
+    worst = {name: _least(windows[name]) for name in METRICS}
     hit = tuple(sorted(late | set(short["tenant"].to_list())))
     return Episode(
         id=episode_id(model, start),
@@ -137,8 +137,8 @@ def _episode(measured: Measured, group: pl.DataFrame, windows: pl.DataFrame, mod
         model=model,
         windows=len(windows),
         degraded_windows=len(bad),
-        metrics=worst,  # type: ignore[arg-type]
-        min_x=windows["min_x"].min(),  # type: ignore[arg-type]
+        metrics=worst,
+        min_x=_least(windows["min_x"]),
         deficits=lacking,
         tenants=hit,
         types=tuple(sorted(set(types["type"].to_list()))),
@@ -165,14 +165,21 @@ def _reason(windows: pl.DataFrame, bad: pl.DataFrame, tenants: int, hurt: int) -
     """What degraded, in one sentence with numbers; names of tenants stay out of it."""
     said = []
     for name, threshold in (("scr", SCR_DEGRADED), ("jfi", JFI_DEGRADED), ("tfr", TFR_DEGRADED)):
-        low = windows[name].min()
+        low = _least(windows[name])
         below = int((windows[name] < threshold).sum())
         if below:
             said.append(f"{name.upper()} fell to {low:.2f} (below {threshold:g} in {below} of {len(windows)} windows)")
     starved = windows.filter(pl.col("min_x") < X_DEGRADED)
     if len(starved):
-        said.append(f"one tenant got {windows['min_x'].min():.0%} of its entitlement")
-    whom = (
-        f"{tenants} tenant{'s' if tenants != 1 else ''} hit, {hurt} request{'s' if hurt != 1 else ''} late or refused"
-    )
-    return ", ".join(said) + f"; {whom} in {len(bad)} degraded windows."
+        said.append(f"one tenant got {_least(starved['min_x']):.0%} of its entitlement")
+    whom = f"{_count(tenants, 'tenant')} hit, {_count(hurt, 'request')} late or refused"
+    return ", ".join(said) + f"; {whom} in {_count(len(bad), 'degraded window')}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _least(values: pl.Series) -> float | None:
+    least = values.min()
+    return None if least is None else float(least)  # type: ignore[arg-type]

@@ -42,16 +42,16 @@ def sources(store: Store, config: Config, options: MeasureOptions) -> list[Sourc
         found |= find_replays(store, config, options.since, options.until)
     baseline = baseline_policy(config)
     outcomes: list[tuple[str | None, str | None, pl.DataFrame]] = [(None, None, outcome(store, LOGGED))]
-    for policy in sorted(found, key=lambda name: (name != baseline, name)):
-        outcomes.append((policy, found[policy], outcome(store, found[policy])))
+    for name in sorted(found, key=lambda name: (name != baseline, name)):
+        outcomes.append((name, found[name], outcome(store, found[name])))
     slo = next((slo for _, _, rows in outcomes if (slo := slos_of(rows, config, options))[0]), ({}, False))
     made = []
     for policy, replay, rows in outcomes:
-        name = policy or LOGGED
-        measured = measure(rows, config, options, name, slo)
+        source = policy or LOGGED
+        measured = measure(rows, config, options, source, slo)
         made.append(
             Source(
-                name=name,
+                name=source,
                 policy=policy,
                 replay=replay,
                 is_baseline=policy == baseline,

@@ -98,7 +98,9 @@ def measure(
     window of its arrival; service counts when it is delivered, also for requests that arrived before ``since``.
     """
     targets, assumed = slo if slo is not None else slos_of(outcome, config, options)
-    windows, tenants, kinds = [], [], []
+    windows: list[pl.DataFrame] = []
+    tenants: list[pl.DataFrame] = []
+    kinds: list[pl.DataFrame] = []
     models = sorted(outcome["model"].unique().to_list(), key=lambda name: (name is not None, name or ""))
     for model in models:
         group = outcome.filter(pl.col("model").eq_missing(pl.lit(model, pl.String)))
@@ -292,7 +294,9 @@ def _types(
     least = np.where(known, ratio, np.inf)
     whose = least.argmin(axis=1)
     tfr = np.where(known.any(axis=1), least.min(axis=1), np.nan)
-    names = [kinds[index] if any_known else None for index, any_known in zip(whose, known.any(axis=1), strict=True)]
+    names = [
+        None if np.isnan(value) else kinds[index] for index, value in zip(whose.tolist(), tfr.tolist(), strict=True)
+    ]
     table = _long(
         frame, "type", kinds, share=actual, floor=rho, ratio=ratio, ratio_raw=raw, leak=types.leaks(got, demand, rho)
     ).join(_long(frame, "type", kinds, demand=demand).filter(pl.col("demand") > 0), on=["window", "type"], how="semi")
@@ -313,14 +317,14 @@ def _dense(table: pl.DataFrame, key: str, names: list[str], value: str, frame: G
     return dense
 
 
-def _long(frame: Grid, key: str, names: list[str], **columns: np.ndarray[tuple[int, ...], np.dtype]) -> pl.DataFrame:  # type: ignore[type-arg]
+def _long(frame: Grid, key: str, names: list[str], **columns: np.ndarray[tuple[int, ...], np.dtype]) -> pl.DataFrame:
     """Arrays of shape (windows, names) as one row per (window, name); NaN becomes null."""
     index = pl.Series("window", np.repeat(np.arange(frame.count, dtype=np.int64), len(names)))
     named = pl.Series(key, names * frame.count, dtype=pl.String)
     return pl.DataFrame([index, named, *(_column(name, array.reshape(-1)) for name, array in columns.items())])
 
 
-def _column(name: str, values: np.ndarray[tuple[int, ...], np.dtype]) -> pl.Series:  # type: ignore[type-arg]
+def _column(name: str, values: np.ndarray[tuple[int, ...], np.dtype]) -> pl.Series:
     series = pl.Series(name, values)
     return series.fill_nan(None) if series.dtype == pl.Float64 else series
 

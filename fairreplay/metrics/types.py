@@ -56,4 +56,4 @@ def ratios(
 def leaks(served: Floats, demand: Floats, rho: Floats) -> Floats:
     """Tokens of each type's floor that went to other types: ``max(0, min(rho * served, demand_k) - served_k)``."""
     total = served.sum(axis=1, keepdims=True)
-    return np.maximum(0.0, np.minimum(rho * total, demand) - served)
+    return np.asarray(np.maximum(0.0, np.minimum(rho * total, demand) - served), np.float64)

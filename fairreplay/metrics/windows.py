@@ -1,96 +1,67 @@
-"""The time grid: tumbling windows aligned to the epoch, every one of them there whether or not anything happened in it.
-
-All instants are int64 microseconds since the epoch in UTC; a zone is a label of the page, so no window ever moves.
-"""
+"""The grid of windows: tumbling, aligned to the epoch, complete. A stalled minute is a window, not a hole."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from fairreplay.errors import UsageError
-
-Int64s = NDArray[np.int64]
-
-WINDOWS_MAX: Final = 2_000_000
-DEFAULT_SIZE_US: Final = 60_000_000
-"""What stands in where a rule needs windows and the period is one window."""
-
-_UNITS_US: Final = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "min": 60_000_000, "h": 3_600_000_000}
-_UNITS_US["d"] = 24 * _UNITS_US["h"]
-_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
-
-
-def parse_size(text: str, option: str = "--window") -> int:
-    """A window size in microseconds; ``"0"`` is 0: the whole period as one window.
-
-    Raises:
-        UsageError: not a number with a unit (ms, s, m, h, d), or below one millisecond; names ``option``.
-    """
-    if text.strip() == "0":
-        return 0
-    match = _SIZE.fullmatch(text)
-    unit = _UNITS_US.get(match[2]) if match else None
-    size_us = round(float(match[1]) * unit) if match and unit else 0
-    if size_us < 1_000:
-        raise UsageError(f'{option} {text!r}: not a window size such as "60s", "500ms", "5m", "1h" or "0"')
-    return size_us
+from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
+from fairreplay.trace.schema import TIME_COLUMNS, TIMESTAMP
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Windows ``[edges[w], edges[w + 1])``; inner edges are multiples of ``size_us`` (0: one window)."""
+    """Windows ``[start + i*size, start + (i+1)*size)`` for i in 0..count-1; microseconds since the epoch."""
 
-    edges: Int64s
+    start_us: int
     size_us: int
-
-    def __len__(self) -> int:
-        return len(self.edges) - 1
-
-    @property
-    def start_us(self) -> int:
-        return int(self.edges[0])
+    count: int
 
     @property
     def end_us(self) -> int:
-        return int(self.edges[-1])
+        return self.start_us + self.size_us * self.count
 
-    def index(self, at_us: pl.Expr) -> pl.Expr:
-        """Window of each instant, which lies in [``start_us``, ``end_us``)."""
-        if self.size_us == 0:
-            return at_us * 0
-        return at_us // self.size_us - self.start_us // self.size_us
+    def index(self, instant: pl.Expr) -> pl.Expr:
+        """Window number of an instant column (may lie outside 0..count-1)."""
+        return (instant.cast(pl.Int64) - self.start_us).floordiv(self.size_us)
 
-    def within(self, at_us: pl.Expr) -> pl.Expr:
-        return (at_us >= self.start_us) & (at_us < self.end_us)
-
-    def edge(self, window: pl.Expr) -> pl.Expr:
-        """The instant at which each window begins."""
-        if self.size_us == 0:
-            return pl.when(window <= 0).then(self.start_us).otherwise(self.end_us)
-        inner = (window + self.start_us // self.size_us) * self.size_us
-        return inner.clip(self.start_us, self.end_us)
-
-
-def grid(size_us: int, since_us: int, until_us: int) -> Grid:
-    """Every window of [``since_us``, ``until_us``), empty ones too; the first and last are cut to that period.
-
-    Raises:
-        UsageError: more than ``WINDOWS_MAX`` windows.
-    """
-    if size_us == 0:
-        return Grid(np.array([since_us, until_us], dtype=np.int64), 0)
-    first, last = since_us // size_us, -(-until_us // size_us)
-    if last - first > WINDOWS_MAX:
-        raise UsageError(
-            f"--window: {last - first} windows of {size_us / 1e6:g} s in the period, the most are {WINDOWS_MAX}; "
-            "take longer windows, or narrow the period with --since and --until"
+    def frame(self) -> pl.DataFrame:
+        """One row a window: ``window`` (number), ``start``, ``end``."""
+        starts = self.start_us + self.size_us * np.arange(self.count, dtype=np.int64)
+        return pl.DataFrame(
+            {
+                "window": np.arange(self.count, dtype=np.int64),
+                "start": pl.Series(starts).cast(TIMESTAMP),
+                "end": pl.Series(starts + self.size_us).cast(TIMESTAMP),
+            }
         )
-    edges = np.arange(first, last + 1, dtype=np.int64) * size_us
-    edges[0], edges[-1] = since_us, until_us
-    return Grid(edges, size_us)
+
+
+def grid(group: pl.DataFrame, options: MeasureOptions) -> Grid:
+    """The grid over one model group (canonical columns, not empty).
+
+    From the first arrival (or ``since``) to the last instant that the group knows (or ``until``), so that the drain
+    after the last arrival has its windows too. The whole period as one window is exactly ``[since, until)`` where they
+    are given; its end is else just after the last instant.
+    """
+    first = epoch_us(options.since) if options.since else int(group["arrived_at"].cast(pl.Int64).min())  # type: ignore[arg-type]
+    end = epoch_us(options.until) if options.until else trace_end_us(group) + 1
+    end = max(end, first + 1)
+    if options.window_us == WHOLE_PERIOD:
+        return Grid(first, end - first, 1)
+    size = options.window_us
+    start = first // size * size
+    return Grid(start, size, -(-(end - start) // size))
+
+
+def trace_end_us(group: pl.DataFrame) -> int:
+    """The last instant that any row names."""
+    last = group.select(pl.max_horizontal(pl.col(TIME_COLUMNS).cast(pl.Int64).max())).item()
+    return int(last)
+
+
+def epoch_us(instant: datetime) -> int:
+    return int(pl.Series([instant], dtype=TIMESTAMP).cast(pl.Int64)[0])
