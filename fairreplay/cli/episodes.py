@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from fairreplay.cli.console import out, out_json, printable, table
 from fairreplay.cli.metrics import iso
 from fairreplay.cli.options import (

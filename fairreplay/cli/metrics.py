@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from fairreplay.cli.console import note, out, out_json, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,

@@ -31,11 +31,11 @@ def entitlements(capacity: Floats, weights: Floats, demand: Floats) -> Floats:
     from_here = np.cumsum(sorted_weights[:, ::-1], axis=1)[:, ::-1]
     level = (capacity[:, None] - below_demand) / from_here
     # The water stops at the first tenant whose demand a fair share of the rest does not cover.
-    stops = np.asarray(level < np.take_along_axis(ratio, order, axis=1))
-    any_stop = stops.any(axis=1, keepdims=True)
-    first = np.where(any_stop[:, 0], stops.argmax(axis=1), demand.shape[1] - 1)
+    stops: NDArray[np.bool_] = np.less(level, np.take_along_axis(ratio, order, axis=1))
+    runs_out: NDArray[np.bool_] = np.any(stops, axis=1, keepdims=True)
+    first = np.where(runs_out[:, 0], stops.argmax(axis=1), demand.shape[1] - 1)
     water = np.maximum(0.0, np.take_along_axis(level, first[:, None], axis=1))
-    return np.where(any_stop, np.minimum(demand, water * weights), demand)
+    return np.where(runs_out, np.minimum(demand, water * weights), demand)
 
 
 def fair_weights(config: Config, tenants: list[str]) -> Floats:
