@@ -122,13 +122,12 @@ def _figure_rows(groups: list[GroupVerdict]) -> list[list[object]]:
 
 
 def _episode_row(episode: EpisodeRow) -> list[object]:
-    worst = episode["worst"]
     return [
         episode["id"],
         episode["start"][:16].replace("T", " "),
         episode["end"][11:16],
         episode["level"],
-        *(_fixed(worst.get(metric), 2) for metric in ("scr", "jfi", "tfr")),
+        *(_fixed(episode["metrics"].get(metric), 2) for metric in ("scr", "jfi", "tfr")),
         len(episode["tenants"]),
         episode["cause"],
     ]

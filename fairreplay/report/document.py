@@ -264,31 +264,31 @@ def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
 
 
 def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
-    """The episode's own fields, with the worst of its windows and their levels; at least yellow, or it were none."""
+    """The episode's own fields, with means and levels of its windows; at least yellow, or it were no episode."""
     start, end = text.iso(episode.start), text.iso(episode.end)
     series = next(one for one in timeline if one["model"] == episode.model and one["source"] == episode.source)
     inside = [index for index, at in enumerate(series["start"]) if start <= at < end]
     values = {metric: [_values(series, metric)[index] for index in inside] for metric in METRICS}
-    low = {
-        metric: min((value for value in found if value is not None), default=None) for metric, found in values.items()
-    }
+    low = {metric: rounded(episode.metrics.get(metric)) for metric in METRICS}
     levels = {metric: level(metric, low[metric], longest_run(metric, values[metric])) for metric in METRICS}
-    starved = min((x for index in inside if (x := series["min_x"][index]) is not None), default=None)
     return {
         "id": episode.id,
         "model": episode.model,
         "source": episode.source,
         "start": start,
         "end": end,
-        "windows": len(inside),
+        "windows": episode.windows,
+        "windows_degraded": episode.degraded_windows,
         "level": worst(["yellow", *levels.values()]),
-        "metrics": {metric: rounded(episode.metrics.get(metric)) for metric in METRICS},
-        "worst": {**low, "min_x": starved},
+        "metrics": dict(low),
+        "means": {metric: period_mean(values[metric], [False] * len(inside)) for metric in METRICS},
+        "min_x": rounded(episode.min_x),
         "levels": dict(levels),
+        "deficits": {metric: rounded(episode.deficits.get(metric)) for metric in METRICS},
         "tenants": list(episode.tenants),
         "types": list(episode.types),
-        "requests": None,
-        "tokens": None,
+        "requests_hurt": episode.requests_hurt,
+        "tokens_hurt": episode.tokens_hurt,
         "cause": episode.cause,
         "shares": None if episode.shares is None else {key: round(x, 6) for key, x in episode.shares.items()},
         "by_metric": dict(episode.by_metric),

@@ -229,14 +229,19 @@ class EpisodeRow(TypedDict):
     start: str
     end: str
     windows: int
+    windows_degraded: int
     level: Level
     metrics: dict[str, float | None]
-    worst: dict[str, float | None]
+    """The worst value of each metric."""
+    means: dict[str, float | None]
+    min_x: float | None
     levels: dict[str, Level | None]
+    deficits: dict[str, float | None]
+    """How far below its threshold, summed over windows, in units of 60 s windows."""
     tenants: list[str]
     types: list[str]
-    requests: int | None
-    tokens: float | None
+    requests_hurt: int
+    tokens_hurt: int
     cause: str
     shares: dict[str, float] | None
     by_metric: dict[str, object]

@@ -99,7 +99,7 @@ def test_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_an_anchor_opens_its_episode(browser: Browser, report: Path) -> None:
-    second = f"ep-{stored()['episodes'][1]['id']}"
+    second = stored()["episodes"][1]["id"]
     with Watched(browser) as watched:
         page = watched.open(report)
         assert page.locator(f"#{second}").get_attribute("open") is None

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from fairreplay.causes.episodes import Episode
 from fairreplay.config.load import parse_config
 from fairreplay.config.model import MinSamples, SloTtft
 from fairreplay.report.document import build
@@ -148,12 +149,24 @@ REPLAYED_ROWS = [("a", 0.0, 0.11, 0), ("b", 10.0, 0.4, 3), ("a", 70.0, 0.2, 1), 
 def document() -> Document:
     logged = facts("logged", "logged", outcome(LOGGED_ROWS), [1.0, 0.5, 0.8, None], {"a": True, "b": False})
     fcfs = facts("fcfs", "baseline", outcome(REPLAYED_ROWS), [1.0, 0.5, 1.0, None], {"a": True, "b": None})
-    episode: Any = SimpleNamespace(
-        id="e1", start=at(60), end=at(180), source="logged", model=None,
-        metrics={"scr": 0.65, "jfi": 0.775, "tfr": 1.0},
-        tenants=("b",), types=(), cause="unclassified", shares=None, by_metric={}, confidence=None, reason=None,
-        signatures={}, recommendation=None,
-    )  # fmt: skip
+    episode = Episode(
+        id="ep-1",
+        start=at(60),
+        end=at(180),
+        source="logged",
+        model=None,
+        windows=2,
+        degraded_windows=2,
+        metrics={"scr": 0.5, "jfi": 0.7, "tfr": 1.0},
+        min_x=0.7,
+        deficits={"scr": 0.6, "jfi": 0.3, "tfr": 0.0},
+        tenants=("b",),
+        types=(),
+        requests_hurt=1,
+        tokens_hurt=100,
+        cause="unclassified",
+        reason="SCR fell to 0.50",
+    )
     return build(
         config=parse_config("[defaults]\nslo_ttft_ms = { p50 = 200, p90 = 500, p99 = 1000 }\n", "test"),
         options=OPTIONS,
@@ -218,7 +231,8 @@ def test_tenants_are_ordered_by_harm() -> None:
 def test_episode_has_the_worst_of_its_windows() -> None:
     (row,) = document()["episodes"]
     assert row["windows"] == 2
-    assert row["worst"] == {"scr": 0.5, "jfi": 0.7, "tfr": 1.0, "min_x": 0.7}
+    assert row["metrics"] == {"scr": 0.5, "jfi": 0.7, "tfr": 1.0}
+    assert row["means"] == {"scr": 0.65, "jfi": 0.775, "tfr": 1.0}
     assert row["levels"] == {"scr": "emergency", "jfi": "red", "tfr": "ok"}
     assert row["level"] == "emergency"
 

@@ -14,10 +14,12 @@ from fairreplay.report.validation import held_out
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.outcomes import outcome
 from fairreplay.store.store import open_store
-from fairreplay.trace.schema import TIMESTAMP
+from fairreplay.trace.schema import SCHEMA
 
 LOGS = Path(__file__).parents[1] / "data" / "vtc_arena"
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
+GIVEN = {"request_id", "tenant", "type", "arrived_at", "prompt_tokens", "output_tokens", "first_token_at",
+         "finished_at", "status", "seq", "source"}  # fmt: skip
 SLO = SloTtft(p50=200, p90=500, p99=2000)
 
 
@@ -29,20 +31,24 @@ def frame(ttfts_ms: dict[str, list[int | None]], first_seq: int = 0) -> pl.DataF
         None if ttft is None else at + timedelta(milliseconds=ttft)
         for (_, ttft), at in zip(rows, arrivals, strict=True)
     ]
-    return (
-        pl.DataFrame(
-            {
-                "request_id": [str(index) for index in range(len(rows))],
-                "tenant": [tenant for tenant, _ in rows],
-                "arrived_at": arrivals,
-                "first_token_at": tokens,
-                "status": ["failed" if ttft is None else "ok" for _, ttft in rows],
-                "seq": list(range(first_seq, first_seq + len(rows))),
-            }
-        )
-        .cast({"arrived_at": TIMESTAMP, "first_token_at": TIMESTAMP})
-        .with_columns(pl.lit(None, TIMESTAMP).alias(name) for name in ("scheduled_at", "finished_at"))
-    )
+    count = len(rows)
+    return pl.DataFrame(
+        {
+            "request_id": [str(index) for index in range(count)],
+            "tenant": [tenant for tenant, _ in rows],
+            "type": ["chat"] * count,
+            "arrived_at": arrivals,
+            "prompt_tokens": [10] * count,
+            "output_tokens": [0 if ttft is None else 1 for _, ttft in rows],
+            "first_token_at": tokens,
+            "finished_at": tokens,
+            "status": ["failed" if ttft is None else "ok" for _, ttft in rows],
+            "seq": list(range(first_seq, first_seq + count)),
+            "source": ["s"] * count,
+            **{name: [None] * count for name in SCHEMA if name not in GIVEN},
+        },
+        schema_overrides=SCHEMA,
+    ).select(list(SCHEMA))
 
 
 def test_by_hand() -> None:
