@@ -169,12 +169,15 @@ def _group(
     degraded = sum(series["degraded"][index] for index in kept)
     judged = sum(any(_values(series, metric)[index] is not None for metric in METRICS) for index in kept)
     outcome = of_model(logged.outcome, model)
+    several_types = outcome["type"].n_unique() > 1
+    said = [figure for figure in figures if several_types or figure["metric"] != "tfr"]
     return {
         "model": model,
         "source": logged.name,
-        "sentence": _sentence(figures, len(own), degraded, judged, sum(lengths)),
+        "sentence": _sentence(said, len(own), degraded, judged, sum(lengths)),
         "requests": len(outcome),
         "tenants": outcome["tenant"].n_unique(),
+        "types": outcome["type"].n_unique(),
         "windows": len(kept),
         "windows_judged": judged,
         "windows_degraded": degraded,

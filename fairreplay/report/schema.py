@@ -72,6 +72,7 @@ class GroupVerdict(TypedDict):
     sentence: str
     requests: int
     tenants: int
+    types: int
     windows: int
     windows_judged: int
     windows_degraded: int

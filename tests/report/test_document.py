@@ -190,8 +190,7 @@ def test_verdict_by_hand() -> None:
     assert group["min_x"] == {"value": 0.7, "tenant": "b", "at": "2026-11-02T10:02:00.000000Z"}
     assert group["causes"] == [{"cause": "unclassified", "episodes": 1}]
     assert group["sentence"] == (
-        "Unfair in 2 of 3 judged windows (1 episode): on average SCR 0.77 (emergency), JFI 0.85 (yellow), "
-        "TFR 1.00 (ok), over 3 min."
+        "Unfair in 2 of 3 judged windows (1 episode): on average SCR 0.77 (emergency), JFI 0.85 (yellow), over 3 min."
     )
 
 
