@@ -139,7 +139,7 @@ def _measure_group(
     served = service.served_by_window(rows, options.spread, frame).with_columns(
         service.units(config.cost).alias("units")
     )
-    waiting = service.waiting_by_window(rows, options.spread, frame, end_us)
+    waiting = service.waiting_by_window(rows, options.spread, frame)
     refused = service.refused_by_window(rows, frame)
     unmet = pl.concat([waiting.drop("waiting"), refused.drop("refused")]).with_columns(
         service.units(config.cost).alias("units"), pl.lit(1.0).alias("one")
@@ -180,7 +180,7 @@ def _measure_group(
             _column("jfi_raw", _jfi_raw(got, config, tenants)),
             _column("min_x", min_x),
             pl.Series("min_x_tenant", names[whose].tolist(), dtype=pl.String),
-            _column("service_gap", _service_gap(got / weights, _backlogged_through(rows, frame, end_us, tenants))),
+            _column("service_gap", _service_gap(got / weights, _backlogged_through(rows, frame, tenants))),
             _column("tfr", tfr),
             _column("tfr_raw", tfr_raw),
             pl.Series("tfr_type", tfr_type, dtype=pl.String),
@@ -235,11 +235,11 @@ def _jfi_raw(got: Floats, config: Config, tenants: list[str]) -> Floats:
 
 
 def _backlogged_through(
-    rows: pl.DataFrame, frame: Grid, end_us: int, tenants: list[str]
+    rows: pl.DataFrame, frame: Grid, tenants: list[str]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     """Whether each tenant had a waiting request at every instant of a window, shape (W, T)."""
     waits = (
-        rows.select("tenant", pl.col("arrived_us").alias("begin"), service.waits_until(end_us).alias("stop"))
+        rows.select("tenant", pl.col("arrived_us").alias("begin"), service.waits_until().alias("stop"))
         .filter(pl.col("stop") > pl.col("begin"))
         .sort("tenant", "begin")
         .with_columns(pl.col("stop").cum_max().shift(1).over("tenant").alias("before"))

@@ -16,6 +16,7 @@ from fairreplay.config.model import Cost
 from fairreplay.metrics.windows import Grid
 
 MILLI: Final = 1000
+FOREVER_US: Final = 2**62
 KINDS: Final = ("prompt", "cached", "output")
 """Kinds of tokens with a price each: computed prompt, prompt from the prefix cache, generated."""
 
@@ -106,14 +107,14 @@ def served_until(instant: pl.Expr, tokens: str = "tokens") -> pl.Expr:
     return pl.when(elapsed <= 0).then(pl.lit(0, pl.Int64)).when(elapsed >= span).then(whole).otherwise(part)
 
 
-def waiting_by_window(rows: pl.DataFrame, spread: str, grid: Grid, trace_end_us: int) -> pl.DataFrame:
+def waiting_by_window(rows: pl.DataFrame, spread: str, grid: Grid) -> pl.DataFrame:
     """Requests not yet scheduled at a window's end: ``window``, ``tenant``, ``type``, thousandths, ``waiting``.
 
     Where ``scheduled_at`` is unknown, a request waits until its first token; the part of its prompt that the spread has
     served by then is not waiting any more, so nothing is counted twice. One that got neither waits until its refusal
     or failure.
     """
-    until = waits_until(trace_end_us)
+    until = waits_until()
     waiting = rows.with_columns(until.alias("until_us")).filter(
         (pl.col("until_us") > grid.start_us) & (pl.col("arrived_us") < grid.end_us)
     )
@@ -137,12 +138,12 @@ def waiting_by_window(rows: pl.DataFrame, spread: str, grid: Grid, trace_end_us:
     )
 
 
-def waits_until(trace_end_us: int) -> pl.Expr:
+def waits_until() -> pl.Expr:
     """When a request's wait ends, in microseconds; one that has no instant but its arrival is not known to have waited.
 
-    Only an ``unfinished`` request waits on past the trace's end.
+    An ``unfinished`` request waits on past the trace's end.
     """
-    never = pl.when(pl.col("status") == "unfinished").then(trace_end_us + 1).otherwise(pl.col("arrived_us"))
+    never = pl.when(pl.col("status") == "unfinished").then(FOREVER_US).otherwise(pl.col("arrived_us"))
     return pl.coalesce("scheduled_us", "first_token_us", "finished_us", never)
 
 
