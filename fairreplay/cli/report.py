@@ -104,6 +104,8 @@ _EPISODES = ("episode", "start (UTC)", "end", "level", "SCR", "JFI", "TFR", "ten
 
 
 def _figure_rows(groups: list[GroupVerdict]) -> list[list[object]]:
+    from fairreplay.report.text import minutes
+
     several = len(groups) > 1
     return [
         [
@@ -111,9 +113,9 @@ def _figure_rows(groups: list[GroupVerdict]) -> list[list[object]]:
             _fixed(figure["value"], 3),
             figure["level"],
             _fixed(figure["worst"], 2),
-            f"{figure['minutes_yellow']:g}",
-            f"{figure['minutes_red']:g}",
-            f"{figure['minutes_emergency']:g}",
+            minutes(figure["minutes_yellow"]),
+            minutes(figure["minutes_red"]),
+            minutes(figure["minutes_emergency"]),
             figure["windows"],
         ]
         for group in groups
@@ -122,10 +124,12 @@ def _figure_rows(groups: list[GroupVerdict]) -> list[list[object]]:
 
 
 def _episode_row(episode: EpisodeRow) -> list[object]:
+    from fairreplay.report.text import instant
+
     return [
         episode["id"],
-        episode["start"][:16].replace("T", " "),
-        episode["end"][11:16],
+        instant(episode["start"]),
+        instant(episode["end"], day=episode["start"][:10] != episode["end"][:10]),
         episode["level"],
         *(_fixed(episode["metrics"].get(metric), 2) for metric in ("scr", "jfi", "tfr")),
         len(episode["tenants"]),
