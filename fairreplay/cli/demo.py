@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairreplay.cli.console import note, out, out_json
 from fairreplay.cli.options import JsonOption, QuietOption
 from fairreplay.cli.report import summary, summary_text
+
+if TYPE_CHECKING:
+    from fairreplay.report.schema import Validation
 
 SAMPLE = Path(__file__).parents[1] / "sample"
 LOG = "vtc_arena.fcfs.jsonl"
@@ -67,5 +70,19 @@ def demo(
     if json:
         out_json(summary(document, written))
     elif not quiet:
-        out("")
+        out(f"\n{checked(validation)}\n")
         out(summary_text(document, written))
+
+
+def checked(found: Validation) -> str:
+    """What the sandbox said of a policy that its log never saw, beside what really happened."""
+    said, real = found["after_replayed"], found["after_logged"]
+    p99 = [side["ttft_ms"]["p99"] for side in (said, real)]
+    seconds = " and ".join("–" if value is None else f"{value / 1000:.1f} s" for value in p99)
+    rank = "–" if found["spearman"] is None else f"{found['spearman']:.3f}"
+    return (
+        f"Can the sandbox be believed? From the {found['before']} log alone it predicted {said['passing']} of "
+        f"{said['judged']} tenants within SLO under {found['after']};\nthe real {found['after']} log has "
+        f"{real['passing']} of {real['judged']}. TTFT P99 predicted and real: {seconds}; rank "
+        f"correlation of the tenants' change: {rank}."
+    )
