@@ -333,9 +333,7 @@ def _attainment(document: Document, model: str | None, index: int, looks: dict[s
     ]
     layout = _layout(height=110 + 19 * len(rows), hovermode="closest")
     layout["legend"] = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0}
-    layout["xaxis"] = _axis(
-        title={"text": "worst TTFT quantile over its target (log)"}, type="log", dtick="D2"
-    )
+    layout["xaxis"] = _axis(title={"text": "worst TTFT quantile over its target (log)"}, type="log", dtick="D2")
     layout["yaxis"] = _axis(
         tickvals=list(range(len(rows))),
         ticktext=[text.plotly_label(row["tenant"], 24) for row in rows],

@@ -25,6 +25,7 @@ from fairreplay.report.schema import (
     EpisodeRow,
     Figure,
     GroupVerdict,
+    Level,
     Method,
     Metric,
     Period,
@@ -272,8 +273,10 @@ def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
     series = next(one for one in timeline if one["model"] == episode.model and one["source"] == episode.source)
     inside = [index for index, at in enumerate(series["start"]) if start <= at < end]
     values = {metric: [_values(series, metric)[index] for index in inside] for metric in METRICS}
-    low = {metric: rounded(episode.metrics.get(metric)) for metric in METRICS}
-    levels = {metric: level(metric, low[metric], longest_run(metric, values[metric])) for metric in METRICS}
+    low: dict[str, float | None] = {metric: rounded(episode.metrics.get(metric)) for metric in METRICS}
+    levels: dict[str, Level | None] = {
+        metric: level(metric, low[metric], longest_run(metric, values[metric])) for metric in METRICS
+    }
     return {
         "id": episode.id,
         "model": episode.model,
@@ -283,10 +286,10 @@ def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
         "windows": episode.windows,
         "windows_degraded": episode.degraded_windows,
         "level": worst(["yellow", *levels.values()]),
-        "metrics": dict(low),
+        "metrics": low,
         "means": {metric: period_mean(values[metric], [False] * len(inside)) for metric in METRICS},
         "min_x": rounded(episode.min_x),
-        "levels": dict(levels),
+        "levels": levels,
         "deficits": {metric: rounded(episode.deficits.get(metric)) for metric in METRICS},
         "tenants": list(episode.tenants),
         "types": list(episode.types),
