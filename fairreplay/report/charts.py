@@ -145,12 +145,8 @@ def timeline_title(series: Series, thresholds: dict[str, dict[str, float]]) -> s
         if not low:
             continue
         day = text.parse(low[0]).date() != text.parse(low[-1]).date()
-        when = (
-            f"at {text.instant(low[0], day=day)}"
-            if len(low) == 1
-            else f"between {text.instant(low[0], day=day)} and {text.instant(low[-1], day=day)}"
-        )
-        parts.append(f"{label} below {limit:g} in {len(low)} of {text.plural(len(pairs), 'judged window')}, {when}")
+        ends = " – ".join(text.instant(at, day=day) for at in dict.fromkeys((low[0], low[-1])))
+        parts.append(f"{label} below {limit:g} in {len(low)} of {text.plural(len(pairs), 'window')} ({ends})")
     name = series["source"]
     if not parts:
         return f"{name}: no judged window below a threshold"
@@ -174,7 +170,7 @@ def _line(series: Series, key: str, label: str, row: int, every: int, look: Styl
         "hovertemplate": f"{label} %{{y:.3f}}",
     }
     if few:
-        trace["marker"] = {"color": look.color, "symbol": look.symbol, "size": 5}
+        trace["marker"] = {"color": look.color, "symbol": look.symbol, "size": 5 if len(starts) <= 60 else 3}
     return trace
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fairreplay import __version__
+from fairreplay.causes.episodes import Episode
 from fairreplay.config.model import Config
+from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.report import text
 from fairreplay.report.facts import SourceFacts, models, of_model
 from fairreplay.report.levels import METRICS, THRESHOLDS, level, longest_run, minutes_below, worst
@@ -46,10 +48,6 @@ from fairreplay.report.tables import (
     type_rows,
 )
 
-if TYPE_CHECKING:
-    from fairreplay.causes.episodes import Episode
-    from fairreplay.metrics.options import MeasureOptions
-
 TITLE: Final = "FairReplay report"
 ASSUMED_SLO: Final = (
     "assumed: 1.5 times the pooled P50, P90 and P99 of all tenants over the windows whose pooled P50 is at most the "
@@ -79,7 +77,7 @@ def build(
         "schema_version": SCHEMA_VERSION,
         "title": TITLE,
         "versions": {"fairreplay": __version__, "plotly": version("plotly"), "polars": version("polars")},
-        "period": _period(logged, groups),
+        "period": _period(logged, groups, options),
         "sources": [_source(facts) for facts in sources],
         "verdict": _verdict(logged, [_group(logged, model, timeline, rows) for model in groups]),
         "validation": validation,
@@ -96,17 +94,14 @@ def build(
     }
 
 
-def _period(logged: SourceFacts, groups: Sequence[str | None]) -> Period:
+def _period(logged: SourceFacts, groups: Sequence[str | None], options: MeasureOptions) -> Period:
     rows = logged.outcome
     first, last = rows["arrived_at"].min(), rows["arrived_at"].max()
-    windows = logged.measured.windows
-    lengths = (windows["end"] - windows["start"]).dt.total_microseconds()
-    one_window = windows.height == windows["model"].n_unique()
     return {
         "since": None if first is None else text.iso(first),  # type: ignore[arg-type]
         "until": None if last is None else text.iso(last),  # type: ignore[arg-type]
         "zone": "UTC",
-        "window_s": None if one_window or lengths.is_empty() else rounded(lengths[0] / 1e6),
+        "window_s": None if options.window_us == WHOLE_PERIOD else rounded(options.window_us / 1e6),
         "requests": len(rows),
         "tenants": rows["tenant"].n_unique(),
         "types": rows["type"].n_unique(),
@@ -305,9 +300,10 @@ def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
     }
 
 
-def _gravest_first(row: EpisodeRow) -> tuple[int, int, str, str]:
+def _gravest_first(row: EpisodeRow) -> tuple[int, float, str, str]:
+    """By level, then by the sum of the deficits, then by start."""
     gravity = ("ok", "yellow", "red", "emergency").index(row["level"])
-    return -gravity, -row["windows"], row["start"], row["id"]
+    return -gravity, -sum(value or 0.0 for value in row["deficits"].values()), row["start"], row["id"]
 
 
 def _values(series: Series, metric: Metric) -> list[float | None]:

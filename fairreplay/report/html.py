@@ -106,7 +106,7 @@ def render(document: Document) -> str:
         meanings=MEANINGS,
         definitions=DEFINITIONS,
         palette=OKABE_ITO,
-        many_models=len(models) > 1 or any(model is not None for model in models),
+        many_models=len(models) > 1,
         other_day=_spans_days(period["since"], period["until"]),
         window_tables=[_windows([one for one in document["timeline"] if one["model"] == model]) for model in models],
         curve_tables=[_curves([one for one in document["curves"] if one["model"] == model]) for model in models],
@@ -269,7 +269,8 @@ def _tenants(document: Document, model: str | None) -> dict[str, Any]:
         "rows": rows[:TENANT_ROWS],
         "more": rows[TENANT_ROWS:],
         "slo": common_slo(document["tenants"], model),
-        "weights": any(row["weight"] is not None or row["commitment_share"] is not None for row in every),
+        "weights": any(row["weight"] is not None for row in every),
+        "commitments": any(row["commitment_share"] is not None for row in every),
         "long_names": [row["tenant"] for row in every if len(text.visible(row["tenant"])) > 28],
     }
 

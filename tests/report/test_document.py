@@ -12,6 +12,7 @@ import pytest
 from fairreplay.causes.episodes import Episode
 from fairreplay.config.load import parse_config
 from fairreplay.config.model import MinSamples, SloTtft
+from fairreplay.metrics.options import MeasureOptions
 from fairreplay.report.document import build
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.html import render
@@ -25,7 +26,7 @@ from tests.report.documents import Page
 
 T0 = datetime(2026, 11, 2, 10, 0, tzinfo=UTC)
 SLO = SloTtft(p50=200, p90=500, p99=1000)
-OPTIONS: Any = SimpleNamespace(refusals="miss", spread="phases", min_samples=MinSamples(p50=1, p90=1, p99=1))
+OPTIONS = MeasureOptions(min_samples=MinSamples(p50=1, p90=1, p99=1))
 
 
 def at(seconds: float) -> datetime:

@@ -171,9 +171,7 @@ def test_one_look_per_policy_and_ink_for_the_log() -> None:
 def test_timeline_title_says_what_happened() -> None:
     title = next(chart.title for chart in charts(stored()) if chart.id == "timeline-0")
     # SCR of the log in the stored document: 1, 1, 1, 0, 0, 0, 0 and a drain window that does not count.
-    assert title.startswith(
-        "logged: SCR below 0.95 in 4 of 7 judged windows, between 00:03 and 00:06; JFI below 0.9 in"
-    )
+    assert title.startswith("logged: SCR below 0.95 in 4 of 7 windows (00:03 – 00:06); JFI below 0.9 in")
 
 
 def test_long_timelines_are_thinned_to_the_lowest_and_say_so() -> None:
