@@ -63,7 +63,7 @@ def judged(
     if refusals == "drop":
         late = late & (pl.col("status") != "rejected")
     age = trace_end_us - pl.col("arrived_at").cast(pl.Int64)
-    counts = []
+    counts = [pl.col("slo_p50").is_not_null().all().alias("has_target")]
     for quantile in QUANTILES:
         target = pl.col(f"slo_{quantile}")
         met = pl.col("ttft_us") <= target
@@ -75,8 +75,9 @@ def judged(
     for quantile in QUANTILES:
         n = pl.col(f"n_{quantile}")
         enough = n >= getattr(min_samples, quantile)
-        has_target = pl.lit(bool(slo))
-        verdicts.append(pl.when(enough & has_target).then(pl.col(f"met_{quantile}") >= needed(Q[quantile], n)))
+        verdicts.append(
+            pl.when(enough & pl.col("has_target")).then(pl.col(f"met_{quantile}") >= needed(Q[quantile], n))
+        )
     decided = pl.any_horizontal(verdict.is_not_null() for verdict in verdicts)
     passed = pl.all_horizontal(verdict.fill_null(True) for verdict in verdicts)
     return table.with_columns(pl.when(decided).then(passed).alias("pass")).sort("window", "tenant")

@@ -412,3 +412,11 @@ def test_a_log_of_arrivals_alone_is_not_judged() -> None:
     window = result.windows.row(0, named=True)
     assert (window["scr"], window["jfi"], window["tfr"]) == (None, None, None)
     assert any("no SLO" in said for said in result.assumptions)
+
+
+def test_a_tenant_without_a_target_is_not_judged() -> None:
+    """No first token in the log, so no SLO can be assumed for b, whose refusals would else fail nothing."""
+    rows = [{"tenant": name, "arrived_at": 0, "status": "rejected"} for name in "ab" for _ in range(5)]
+    result = measured(rows, f"[tenants.a]\nslo_ttft_ms = {slo(1, 1, 1)}\n")
+    assert result.tenants.sort("tenant")["pass"].to_list() == [False, None]
+    assert result.windows["failing"].to_list() == [["a"]]
