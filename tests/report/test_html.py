@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from datetime import timedelta
+from typing import Any
 
 import plotly.graph_objects as go
 import pytest
@@ -136,6 +137,21 @@ def test_empty_sections_say_so() -> None:
     assert "None: no window of the log was below a threshold." in page.text
     assert "no replay of the baseline policy belongs to this config" in page.text
     assert "never saw" not in page.text
+
+
+def test_each_model_group_stands_under_its_name() -> None:
+    document = stored()
+    document["period"]["models"] = [None, "llama-70b"]
+    for key in ("timeline", "comparison", "curves", "tenants", "types", "preemption", "fidelity"):
+        rows: list[dict[str, Any]] = document[key]  # type: ignore[literal-required]
+        rows += [row | {"model": "llama-70b"} for row in rows]
+    document["verdict"]["groups"].append(document["verdict"]["groups"][0] | {"model": "llama-70b"})  # type: ignore[arg-type,operator]
+    page = Page(render(document))
+    assert page.text.count("Model llama-70b") == 5  # verdict, timeline, fidelity, policies, tenants
+    assert page.text.count("no model named") == 5
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert {"timeline-0", "timeline-1", "ttft-1", "tenants-1"} <= set(ids)
 
 
 def test_an_unknown_document_version_is_refused() -> None:
