@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fairreplay.cli.verify import DIFFERENT
 from fairreplay.config.load import parse_config
 from fairreplay.errors import BadInputError, FairReplayError, StoreBusyError, StoreError, UsageError
 from fairreplay.sandbox.policies import POLICIES
@@ -67,4 +68,4 @@ def test_the_settings_of_the_readme_are_valid() -> None:
 def test_the_exit_codes_of_the_readme() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), flags=re.MULTILINE)}
     errors = (UsageError, BadInputError, StoreError, FairReplayError, StoreBusyError)
-    assert listed == {0, 130} | {error.exit_code for error in errors}
+    assert listed == {0, DIFFERENT, 130} | {error.exit_code for error in errors}
