@@ -95,7 +95,7 @@ KINDS: Final[dict[str, Kind]] = {
         cause="weight_skew",
         metrics=("jfi",),
         says="the weights in force are not those that tenants committed to, under contention",
-        load=2.8,
+        load=3.0,
         reversed_weights=True,
     ),
 }

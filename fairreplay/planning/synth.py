@@ -99,7 +99,7 @@ class Scenario:
     """What a trace is made from; equal scenarios give equal bytes."""
 
     seed: int = 0
-    minutes: int = 180
+    minutes: int = 150
     tenants: int = 8
     rate: float = REPLICA_RATE
     """Usual requests a second over all tenants, mean over a day."""
@@ -429,8 +429,6 @@ def _incidents(scenario: Scenario, tenants: Sequence[_Tenant]) -> tuple[Incident
         settings = dict(kind.settings)
         if "speed" in settings:
             settings["speed"] = round(speed(scenario, tenants) * settings["speed"], 4)
-        weights = [tenant.weight for tenant in tenants]
-        wrong = dict(zip(sorted(weights), sorted(weights, reverse=True), strict=True)) if kind.reversed_weights else {}
         made.append(
             Incident(
                 name=f"{name}-{seen[name]}",
@@ -441,14 +439,17 @@ def _incidents(scenario: Scenario, tenants: Sequence[_Tenant]) -> tuple[Incident
                 settings={
                     key: (_usual(scenario, tenants, policies[number])[key], value) for key, value in settings.items()
                 },
-                weights={
-                    tenant.name: (tenant.weight, wrong[tenant.weight])
-                    for tenant in tenants
-                    if wrong.get(tenant.weight, tenant.weight) != tenant.weight
-                },
+                weights=_reversed_weights(tenants) if kind.reversed_weights else {},
             )
         )
     return tuple(made)
+
+
+def _reversed_weights(tenants: Sequence[_Tenant]) -> dict[str, tuple[float, float]]:
+    """Tenant -> (usual weight, the one that stands at its place in the reverse order), where the two differ."""
+    upward = sorted(tenants, key=lambda tenant: (tenant.weight, tenant.name))
+    pairs = {tenant.name: (tenant.weight, other.weight) for tenant, other in zip(upward, upward[::-1], strict=True)}
+    return {name: pairs[name] for name in sorted(pairs) if pairs[name][0] != pairs[name][1]}
 
 
 def _slot_minutes(minutes: int, count: int) -> int:
