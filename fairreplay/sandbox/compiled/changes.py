@@ -1,0 +1,129 @@
+"""What happens between passes: settings and weights that change, and requests that arrive."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.jit import compiled, inlined
+from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, refuse, victim_of
+from fairreplay.sandbox.compiled.prefix import resize_cache
+from fairreplay.sandbox.compiled.waiting import Int32s, clear_queues, greet, oldest_waiting, push, remove
+from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, TOO_LONG, Int64s
+
+
+@inlined
+def next_change(e: Int64s, settings: Int64s, weights_at: Int64s) -> int:
+    """When settings or weights change next; after the end of time if never."""
+    instant = np.int64(2**63 - 1)
+    if e[at.NEXT_SETTINGS] < len(settings):
+        instant = settings[e[at.NEXT_SETTINGS], at.AT_PS - at.SETTINGS]
+    if e[at.NEXT_WEIGHTS] < len(weights_at):
+        instant = min(instant, weights_at[e[at.NEXT_WEIGHTS]])
+    return instant
+
+
+@compiled
+def apply_changes(
+    e: Int64s,
+    settings: Int64s,
+    weights_at: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    out: Int64s,
+    kept: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    queue_ranks: Int64s,
+    way: Int32s,
+    blocks: Int64s,
+    table: Int64s,
+    own: Int64s,
+    found: Int64s,
+    arrival: Int64s,
+    prompt: Int64s,
+    cut: Int64s,
+    priority: Int64s,
+) -> None:
+    """Settings and weights whose instant has come. A cache that shrank preempts until what is in use fits."""
+    usable = e[at.USABLE]
+    policy = e[at.POLICY_NUMBER]
+    while (
+        e[at.NEXT_SETTINGS] < len(settings) and settings[e[at.NEXT_SETTINGS], at.AT_PS - at.SETTINGS] <= e[at.CLOCK]
+    ):
+        # the policy's part is copied too: until the queues are sorted anew below nothing reads them
+        for column in range(at.SETTINGS_WIDTH):
+            e[at.SETTINGS + column] = settings[e[at.NEXT_SETTINGS], column]
+        e[at.NEXT_SETTINGS] += 1
+        e[at.NEXT_BAD] = 0
+    while e[at.NEXT_WEIGHTS] < len(weights_at) and weights_at[e[at.NEXT_WEIGHTS]] <= e[at.CLOCK]:
+        e[at.WEIGHTS] = e[at.NEXT_WEIGHTS]
+        e[at.NEXT_WEIGHTS] += 1
+    if e[at.POLICY_NUMBER] != policy:
+        oldest = oldest_waiting(e, queues, active) if e[at.WAITING] > 0 else e[at.NEXT_ARRIVAL]
+        clear_queues(e, queues, queue_ranks)
+        for request in range(oldest, e[at.NEXT_ARRIVAL]):
+            if way[request * at.WAY + at.PLACE] == at.IN_QUEUE:
+                greet(e, queues, active, queue_rows, request)
+                push(e, queues, active, queue_rows, way, prompt, request)
+    if e[at.USABLE] == usable:
+        return
+    if e[at.PREFIX]:
+        resize_cache(e, blocks, table, e[at.USABLE])
+    else:
+        e[at.FREE] += e[at.USABLE] - usable
+    while e[at.FREE] < 0:
+        preempt(
+            e, run, free_slots, out, kept, queues, active, queue_rows, way,
+            blocks, table, own, found, prompt, victim_of(e, run, priority, arrival),
+        )  # fmt: skip
+    if e[at.WAITING] == 0:
+        return
+    for request in range(oldest_waiting(e, queues, active), e[at.NEXT_ARRIVAL]):
+        if way[request * at.WAY + at.PLACE] == at.IN_QUEUE and not ever_fits(e, prompt, cut, request):
+            remove(e, queues, active, queue_rows, way, prompt, request)
+            refuse(e, out, way, request, NEVER_FITS)
+
+
+@inlined
+def ever_fits(e: Int64s, prompt: Int64s, cut: Int64s, request: int) -> bool:
+    return blocks_for(e, final_tokens(prompt[request], cut[request])) <= e[at.USABLE]
+
+
+@inlined
+def refusal(e: Int64s, prompt: Int64s, cut: Int64s, request: int) -> int:
+    """Why ``request`` is turned away at the door, NO_REASON if it is not."""
+    if prompt[request] >= e[at.MODEL_LEN]:
+        return TOO_LONG
+    if not ever_fits(e, prompt, cut, request):
+        return NEVER_FITS
+    return NO_REASON
+
+
+@inlined
+def take_arrivals(
+    e: Int64s,
+    out: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    way: Int32s,
+    arrival: Int64s,
+    prompt: Int64s,
+    cut: Int64s,
+) -> None:
+    """Requests whose time has come join their queues, or are refused at the door."""
+    request = e[at.NEXT_ARRIVAL]
+    clock = e[at.CLOCK]
+    while request < len(arrival) and arrival[request] <= clock:
+        if e[at.MODEL_LEN_VARIES]:
+            cut[request] = min(cut[request], max(0, e[at.MODEL_LEN] - prompt[request]))
+        reason = refusal(e, prompt, cut, request)
+        if reason != NO_REASON:
+            refuse(e, out, way, request, reason)
+        else:
+            greet(e, queues, active, queue_rows, request)
+            push(e, queues, active, queue_rows, way, prompt, request)
+        request += 1
+    e[at.NEXT_ARRIVAL] = request

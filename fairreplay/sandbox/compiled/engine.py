@@ -1,0 +1,291 @@
+"""The compiled engine: what ``reference`` decides, millions of requests a second.
+
+Workload and plan become arrays, the kernel runs over them, and its result arrays are the rows of one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fairreplay.sandbox import reference
+from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.calendar import PLACES_MIN
+from fairreplay.sandbox.compiled.kernel import advance
+from fairreplay.sandbox.compiled.waiting import Int32s
+from fairreplay.sandbox.engine import (
+    NEVER,
+    UNFINISHED,
+    EngineResult,
+    EngineSettings,
+    Int64s,
+    Plan,
+    PolicySpec,
+    Workload,
+    check_plan,
+)
+
+PASSES_A_CALL: Final = 200_000
+"""Passes between two moments at which progress is told and an interrupt is noticed."""
+ROWS: Final = 4096
+"""Rows of step sums that the kernel gathers between two calls."""
+POLICY_CODES: Final = {
+    "fcfs": at.FCFS,
+    "priority": at.PRIORITY,
+    "vtc": at.VTC,
+    "type-priority": at.TYPE_PRIORITY,
+    "sjf": at.SJF,
+}
+
+Progress = Callable[[int], None]
+"""Called now and then with the number of requests that have arrived so far."""
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """Passes summed by (second of their start, class), in that order; arrays of one length, all integers.
+
+    ``kind`` is an index into ``KINDS``; ``running`` and ``waiting`` are sums over passes of the lengths at their end,
+    ``used`` of the blocks in use after scheduling.
+    """
+
+    second: Int64s
+    """Whole seconds since the instant that ``second_offset_ps`` counts from."""
+    kind: Int64s
+    steps: Int64s
+    tokens: Int64s
+    running: Int64s
+    waiting: Int64s
+    used: Int64s
+    preempted: Int64s
+
+
+KINDS: Final = ("decode", "mixed", "prefill")
+
+
+def run(workload: Workload, plan: Plan, *, leap: bool = True, progress: Progress | None = None) -> EngineResult:
+    """Serve ``workload`` under ``plan`` until every request is finished or refused.
+
+    The result equals ``reference.run`` to the bit. ``leap=False`` steps one by one (the benchmarks' baseline).
+
+    Raises:
+        ValueError: the plan contradicts itself (see ``check_plan``).
+        OverflowError: the last finish lies further away than int64 picoseconds reach.
+    """
+    return _run(workload, plan, leap, progress, None)[0]
+
+
+def run_with_sums(
+    workload: Workload, plan: Plan, second_offset_ps: int = 0, *, leap: bool = True, progress: Progress | None = None
+) -> tuple[EngineResult, StepSums]:
+    """As ``run``, and passes summed by second; instant 0 lies ``second_offset_ps`` after a whole second."""
+    result, rows = _run(workload, plan, leap, progress, second_offset_ps)
+    return result, StepSums(*np.ascontiguousarray(rows.T))
+
+
+def _run(
+    workload: Workload, plan: Plan, leap: bool, progress: Progress | None, second_offset_ps: int | None
+) -> tuple[EngineResult, Int64s]:
+    check_plan(plan)
+    count = len(workload)
+    settings, queue_rows, queue_ranks = _settings_table(workload, plan)
+    first = plan.settings[0][1]
+    most = max(state.max_num_active_seqs or state.max_num_seqs for _, state in plan.settings)
+    slots = min(most, count) + 1
+    cut = _cut_outputs(workload, plan)
+    model_len_varies = len({state.max_model_len for _, state in plan.settings}) > 1
+
+    e = np.zeros(at.SCALARS, np.int64)
+    e[at.SETTINGS :] = settings[0]
+    e[at.FREE] = first.num_gpu_blocks - 1
+    e[at.NEXT_SETTINGS] = 1
+    e[at.NEXT_WEIGHTS] = 1
+    e[at.DECODE_STEPS] = first.prefill_interval
+    e[at.MODEL_LEN_VARIES] = model_len_varies
+    e[at.LEAPING] = leap
+    e[at.SUMMING] = second_offset_ps is not None
+    e[at.SECOND_OFFSET] = second_offset_ps or 0
+    e[at.FREE_SLOTS] = slots - 1
+    run_ = np.zeros(slots * at.SLOT, np.int64)
+    free_slots = np.arange(slots - 1, 0, -1, dtype=np.int64) * at.SLOT
+    batch = np.zeros(slots, np.int64)
+    flights = np.zeros((2, 2 * slots + 2), np.int64)
+    out = np.zeros((at.RESULTS, count), np.int64)
+    out[[at.SCHEDULED, at.FIRST_TOKEN, at.FINISHED]] = NEVER
+    out[at.STATUS] = UNFINISHED
+    way: Int32s = np.zeros(count * at.WAY, np.int32)
+    kept = np.zeros(count * at.KEPT, np.int64)
+    queue_count = int(settings[:, at.QUEUE_COUNT - at.SETTINGS].max())
+    queues = np.zeros(queue_count * at.QUEUE, np.int64)
+    active = np.zeros(queue_count, np.int64)
+    blocks, table, own, found, chains, chain_table = _prefix_cache(e, workload, plan, cut, slots)
+    longest = int(cut.max(initial=0))
+    calendar = np.zeros(max(PLACES_MIN, 1 << (longest + 1).bit_length()), np.int64)
+    marks = np.zeros((len(calendar) >> 6) + (len(calendar) >> 12), np.int64)
+    phases = np.zeros(2 * first.block_size, np.int64)
+    sums = np.zeros(3 * at.SUMS, np.int64)
+    rows = np.zeros((ROWS, at.ROW), np.int64)
+    gathered: list[Int64s] = []
+    done = False
+    while not done:
+        done = advance(
+            e, run_, free_slots, batch, flights, np.zeros(slots, np.int64), calendar, marks, phases, out, way, kept, queues, active, queue_rows, queue_ranks,
+            blocks, table, own, found, chains, chain_table, workload.prefix_start, workload.prefix_ids, workload.prefix_block_tokens,
+            settings, np.array([at_ps for at_ps, _ in plan.weights], np.int64),
+            np.array([weights for _, weights in plan.weights], np.int64).reshape(len(plan.weights), -1),
+            workload.arrival_ps, workload.prompt_tokens, cut, workload.priority, workload.tenant,
+            workload.request_weight, sums, rows, PASSES_A_CALL,
+        )  # fmt: skip
+        gathered.append(rows[: e[at.ROWS]].copy())
+        e[at.ROWS] = 0
+        if progress is not None:
+            progress(int(e[at.NEXT_ARRIVAL]))
+    last = sums.reshape(3, at.SUMS)
+    for kind in np.flatnonzero(last[:, at.SUM_STEPS]):
+        gathered.append(np.array([[e[at.SECOND], kind, *last[kind]]], np.int64))
+    result = EngineResult(
+        scheduled_ps=out[at.SCHEDULED],
+        first_token_ps=out[at.FIRST_TOKEN],
+        finished_ps=out[at.FINISHED],
+        status=out[at.STATUS],
+        reason=out[at.REASON],
+        preemptions=out[at.PREEMPTIONS],
+        recomputed_tokens=out[at.RECOMPUTED],
+        cached_tokens=out[at.CACHED],
+        computed_tokens=out[at.COMPUTED_TOKENS],
+        steps=int(e[at.STEPS]),
+        end_ps=int(e[at.CLOCK]),
+    )
+    return result, np.concatenate(gathered) if gathered else rows[:0]
+
+
+def _cut_outputs(workload: Workload, plan: Plan) -> Int64s:
+    """Output tokens that fit into ``max_model_len``; where that changes in mid-run, the kernel cuts at the arrival."""
+    lengths = {state.max_model_len for _, state in plan.settings}
+    if len(lengths) > 1:
+        return workload.output_tokens.copy()
+    room = np.maximum(0, lengths.pop() - workload.prompt_tokens)
+    return np.minimum(workload.output_tokens, room)
+
+
+# ---- settings and queues ----
+
+
+def _settings_table(workload: Workload, plan: Plan) -> tuple[Int64s, Int64s, Int64s]:
+    """Rows of settings; in which queue a request waits under each policy; ranks of queues that never change."""
+    specs: list[PolicySpec] = []
+    queue_rows: list[Int64s] = []
+    queue_ranks: list[Int64s] = []
+    row_of: dict[PolicySpec, tuple[int, int]] = {}
+    table = np.zeros((len(plan.settings), at.SETTINGS_WIDTH), np.int64)
+    for row, (at_ps, settings) in enumerate(plan.settings):
+        spec = settings.policy
+        if spec not in row_of:
+            specs.append(spec)
+            numbers, ranks = _queues(workload, spec)
+            row_of[spec] = (len(queue_rows), len(ranks)) if numbers is not None else (at.NONE, 1)
+            if numbers is not None:
+                queue_rows.append(numbers)
+                queue_ranks.append(ranks)
+        queue_row, queue_count = row_of[spec]
+        _fill_settings(table[row], at_ps, settings, specs.index(spec), queue_row, queue_count)
+    width = max((len(ranks) for ranks in queue_ranks), default=1)
+    ranks_table = np.zeros((max(1, len(queue_ranks)), width), np.int64)
+    for number, ranks in enumerate(queue_ranks):
+        ranks_table[number, : len(ranks)] = ranks
+    rows = np.stack(queue_rows) if queue_rows else np.zeros((1, 1), np.int64)
+    return table, rows, ranks_table
+
+
+def _queues(workload: Workload, spec: PolicySpec) -> tuple[Int64s | None, Int64s]:
+    """Queue number of each request (None: all in one), and the rank of each queue as far as it is fixed."""
+    if spec.name == "fcfs":
+        return None, np.zeros(1, np.int64)
+    if spec.name == "vtc":
+        return workload.tenant, np.zeros(max(1, len(workload.tenants)), np.int64)
+    if spec.name == "priority":
+        ranks, numbers = np.unique(workload.priority, return_inverse=True)
+        return numbers.astype(np.int64), ranks
+    if spec.name == "type-priority":
+        places = np.array([*spec.type_rank, *[len(spec.type_rank)] * len(workload.types)], np.int64)
+        return _by_rank(places[workload.type])
+    keys = np.stack([workload.tenant, workload.type, workload.priority])
+    _, numbers = np.unique(keys, axis=1, return_inverse=True)
+    return numbers.reshape(-1).astype(np.int64), np.zeros(int(numbers.max(initial=0)) + 1, np.int64)
+
+
+def _by_rank(rank: Int64s) -> tuple[Int64s, Int64s]:
+    ranks, numbers = np.unique(rank, return_inverse=True)
+    return numbers.astype(np.int64), ranks
+
+
+def _fill_settings(
+    row: Int64s, at_ps: int, settings: EngineSettings, policy_number: int, queue_row: int, queue_count: int
+) -> None:
+    time, spec = settings.step_time, settings.policy
+    power_of_two = settings.block_size & (settings.block_size - 1) == 0
+    values = {
+        at.BASE_PS: time.base,
+        at.PREFILL_PS: time.prefill_token,
+        at.DECODE_PS: time.decode_sequence,
+        at.CONTEXT_PS: time.context_token,
+        at.MOST_RUNNING: settings.max_num_active_seqs or settings.max_num_seqs,
+        at.BUDGET: settings.max_num_batched_tokens,
+        at.MODEL_LEN: settings.max_model_len,
+        at.BLOCK_SIZE: settings.block_size,
+        at.USABLE: settings.num_gpu_blocks - 1,
+        at.WATERMARK: settings.watermark_blocks,
+        at.CHUNKED: settings.enable_chunked_prefill,
+        at.THRESHOLD: settings.long_prefill_token_threshold,
+        at.ADAPTIVE: settings.long_prefill_token_threshold_adaptive,
+        at.PREFIX: settings.enable_prefix_caching,
+        at.ASYNC: settings.async_scheduling,
+        at.FULL_PROMPT: settings.scheduler_reserve_full_isl,
+        at.PREFILL_FIRST: settings.prefill_first,
+        at.INTERVAL: settings.prefill_interval,
+        at.RESERVE: settings.reserve_full_kv,
+        at.POLICY: POLICY_CODES[spec.name],
+        at.POLICY_NUMBER: policy_number,
+        at.QUEUE_ROW: queue_row,
+        at.QUEUE_COUNT: queue_count,
+        at.PROMPT_COST: spec.prompt_cost,
+        at.OUTPUT_COST: spec.output_cost,
+        at.LIFT: spec.lift,
+        at.SHIFT: settings.block_size.bit_length() - 1 if power_of_two else at.NONE,
+        at.AT_PS: at_ps,
+    }
+    for name, value in values.items():
+        row[name - at.SETTINGS] = value
+
+
+# ---- prefix cache ----
+
+
+def _prefix_cache(
+    e: Int64s, workload: Workload, plan: Plan, cut: Int64s, slots: int
+) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s, Int64s]:
+    """Blocks, hash table, blocks by slot, a buffer for one request's blocks, prefix numbers and their table."""
+    first = plan.settings[0][1]
+    if not first.enable_prefix_caching:
+        nothing = np.zeros(1, np.int64)
+        return nothing, nothing, nothing.reshape(1, 1), nothing, nothing, nothing
+    sizes = [state.num_gpu_blocks - 1 for _, state in plan.settings]
+    most = sizes[0] + sum(max(0, after - before) for before, after in zip(sizes, sizes[1:], strict=False))
+    tokens = int((workload.prompt_tokens + cut).max(initial=1))
+    widest = min(max(sizes), -(-tokens // first.block_size)) + 1
+    if widest >= 1 << at.INDEX_BITS:
+        raise ValueError(f"a request of {tokens} tokens in blocks of {first.block_size} has too many blocks")
+    blocks = np.zeros((most + 1) * at.BLOCK, np.int64)
+    e[at.NEXT_BLOCK] = at.BLOCK
+    chains = np.zeros(max(1, len(workload.prefix_ids)), np.int64)
+    chain_table = _empty_table(len(workload.prefix_ids), 3)
+    own = np.empty((slots, widest), np.int64)
+    return blocks, _empty_table(most, 2), own, np.zeros(widest, np.int64), chains, chain_table
+
+
+def _empty_table(entries: int, numbers: int) -> Int64s:
+    """A hash table at most half full."""
+    return np.zeros(numbers << max(4, (2 * entries).bit_length()), np.int64)

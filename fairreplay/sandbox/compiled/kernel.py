@@ -1,0 +1,250 @@
+"""The loop of passes: the one function that is compiled as a whole and cached."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numba
+import numpy as np
+
+from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.changes import apply_changes, next_change, take_arrivals
+from fairreplay.sandbox.compiled.jit import compiled
+from fairreplay.sandbox.compiled.leaping import PASSES_OF_HOLD, cohort_pass, gather, scatter
+from fairreplay.sandbox.compiled.members import refuse_anywhere
+from fairreplay.sandbox.compiled.prefix import first_blocks, number_chains
+from fairreplay.sandbox.compiled.stepping import (
+    admit,
+    count_prefilling,
+    prefill_cap,
+    schedule_running,
+    start,
+    take_output,
+)
+from fairreplay.sandbox.compiled.sums import add_pass
+from fairreplay.sandbox.compiled.waiting import Int32s, clear_queues, head_of_queues, youngest_waiting
+from fairreplay.sandbox.engine import Int64s
+from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
+
+ROWS_TO_SPARE: Final = 16
+"""Room for rows of step sums below which the kernel returns to have them taken away."""
+
+
+@compiled
+def one_pass(
+    e: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    batch: Int64s,
+    flights: Int64s,
+    out: Int64s,
+    way: Int32s,
+    kept: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    blocks: Int64s,
+    table: Int64s,
+    own: Int64s,
+    found: Int64s,
+    chains: Int64s,
+    prefix_start: Int64s,
+    prefix_tokens: int,
+    weights: Int64s,
+    arrival: Int64s,
+    prompt: Int64s,
+    cut: Int64s,
+    priority: Int64s,
+    tenant: Int64s,
+    request_weight: Int64s,
+    sums: Int64s,
+    rows: Int64s,
+) -> None:
+    """Schedule a batch, start its step, take the output that is due in."""
+    e[at.BATCH] = 0
+    e[at.CAP] = prefill_cap(e)
+    prefill_first = e[at.PREFILL_FIRST] != 0
+    may_admit = True
+    decode = True
+    if prefill_first:
+        decode = False
+        left = schedule_running(
+            e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found, chains,
+            prefix_start, prefix_tokens, arrival, prompt, priority, True, e[at.BUDGET],
+        )  # fmt: skip
+        prefilling = count_prefilling(run)
+        may_admit = prefilling > 0 or prefilling == e[at.RUNNING] or e[at.DECODE_STEPS] >= e[at.INTERVAL]
+    else:
+        left = schedule_running(
+            e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found, chains,
+            prefix_start, prefix_tokens, arrival, prompt, priority, False, e[at.BUDGET],
+        )  # fmt: skip
+    if may_admit and e[at.PREEMPTED] == 0:
+        admit(
+            e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found, chains,
+            prefix_start, prefix_tokens, prompt, cut, tenant, request_weight, weights, left,
+        )  # fmt: skip
+    if prefill_first:
+        if e[at.BATCH] > 0:
+            e[at.DECODE_STEPS] = 0
+        else:
+            schedule_running(
+                e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found,
+                chains, prefix_start, prefix_tokens, arrival, prompt, priority, False, e[at.BUDGET],
+            )  # fmt: skip
+            if e[at.BATCH] > 0:
+                e[at.DECODE_STEPS] += 1
+    used = e[at.USABLE] - e[at.FREE]
+    duration, prefills, tokens = 0, 0, 0
+    has_batch = e[at.BATCH] > 0
+    start_ps = e[at.CLOCK]
+    if has_batch:
+        duration, prefills, tokens = start(e, run, batch, out, flights)
+        start_ps = e[at.BUSY_UNTIL] - duration
+    overlap = e[at.ASYNC] != 0 and has_batch and e[at.FLYING] == 1
+    took_output = e[at.FLYING] > 0 and not overlap
+    if took_output:
+        take_output(
+            e, run, free_slots, out, kept, flights, queues, active, queue_rows, way, blocks, table, own, found, chains,
+            prefix_start, prefix_tokens, prompt, cut, tenant, request_weight, weights,
+        )  # fmt: skip
+    # nobody may block for ever
+    e[at.IDLE_PASSES] += 1
+    stuck = at.NONE
+    if not has_batch and not took_output and e[at.PREEMPTED] == 0 and e[at.RUNNING] == 0 and e[at.WAITING] > 0:
+        stuck = head_of_queues(e, queues, active)
+    elif e[at.IDLE_PASSES] > PASSES_WITHOUT_PROGRESS_MAX:
+        e[at.IDLE_PASSES] = 0
+        if e[at.WAITING] > 0:
+            stuck = youngest_waiting(e, way)
+        else:
+            slot = run[at.NEXT]
+            while slot != 0:
+                stuck = max(stuck, run[slot + at.REQUEST])
+                slot = run[slot + at.NEXT]
+    if stuck >= 0:
+        refuse_anywhere(
+            e, run, free_slots, out, queues, active, queue_rows, way, blocks, table, own, found, prompt, stuck
+        )
+    if e[at.SUMMING] and (has_batch or took_output or e[at.PREEMPTED] > 0):
+        decodes = e[at.BATCH] - prefills
+        add_pass(e, sums, rows, start_ps, prefills, decodes, tokens, used)
+    if has_batch:
+        e[at.STEPS] += 1
+    e[at.PREEMPTED] = 0
+
+
+def _kernel(sources: int) -> Callable[..., bool]:
+    """The compiled loop. ``sources`` is part of what its cache is looked up by.
+
+    Numba finds out by itself only whether this file has changed, not the others whose functions are compiled with it.
+    """
+
+    def advance(
+        e: Int64s,
+        run: Int64s,
+        free_slots: Int64s,
+        batch: Int64s,
+        flights: Int64s,
+        parts: Int64s,
+        calendar: Int64s,
+        marks: Int64s,
+        phases: Int64s,
+        out: Int64s,
+        way: Int32s,
+        kept: Int64s,
+        queues: Int64s,
+        active: Int64s,
+        queue_rows: Int64s,
+        queue_ranks: Int64s,
+        blocks: Int64s,
+        table: Int64s,
+        own: Int64s,
+        found: Int64s,
+        chains: Int64s,
+        chain_table: Int64s,
+        prefix_start: Int64s,
+        prefix_ids: Int64s,
+        prefix_tokens: int,
+        settings: Int64s,
+        weights_at: Int64s,
+        weights: Int64s,
+        arrival: Int64s,
+        prompt: Int64s,
+        cut: Int64s,
+        priority: Int64s,
+        tenant: Int64s,
+        request_weight: Int64s,
+        sums: Int64s,
+        rows: Int64s,
+        passes: int,
+    ) -> bool:
+        """Go on for up to ``passes`` passes or until ``rows`` is full; True when everything is finished."""
+        if sources < 0:
+            return False
+        may_leap = e[at.LEAPING] != 0 and not (e[at.PREFIX] or e[at.ASYNC] or e[at.MODEL_LEN_VARIES])
+        change_ps = next_change(e, settings, weights_at)
+        last_row = len(rows) - ROWS_TO_SPARE
+        if e[at.READY] == 0:
+            e[at.READY] = 1
+            clear_queues(e, queues, queue_ranks)
+            if e[at.PREFIX]:
+                first_blocks(e, blocks, e[at.USABLE])
+                number_chains(prefix_start, prefix_ids, chain_table, chains)
+        while passes > 0 and e[at.ROWS] <= last_row:
+            passes -= 1
+            if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
+                if e[at.NEXT_ARRIVAL] == len(arrival):
+                    return True
+                e[at.CLOCK] = max(e[at.CLOCK], arrival[e[at.NEXT_ARRIVAL]])
+            if e[at.CLOCK] >= change_ps:
+                if e[at.COHORT]:
+                    scatter(
+                        e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight
+                    )
+                apply_changes(
+                    e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_ranks, way,
+                    blocks, table, own, found, arrival, prompt, cut, priority,
+                )  # fmt: skip
+                change_ps = next_change(e, settings, weights_at)
+            take_arrivals(e, out, queues, active, queue_rows, way, arrival, prompt, cut)
+            if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
+                continue  # all that arrived was refused at the door
+            if may_leap and e[at.COHORT] == 0:
+                if e[at.HOLD] > 0:
+                    e[at.HOLD] -= 1
+                else:
+                    gather(
+                        e, run, parts, calendar, marks, phases, out, queues, queue_rows, weights, tenant,
+                        request_weight,
+                    )  # fmt: skip
+            if e[at.COHORT]:
+                if cohort_pass(
+                    e, run, free_slots, parts, calendar, marks, phases, out, way, kept, queues, active, queue_rows,
+                    blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut,
+                    priority, tenant, request_weight, sums, rows, change_ps,
+                ):  # fmt: skip
+                    continue
+                scatter(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight)
+                e[at.HOLD] = PASSES_OF_HOLD
+            one_pass(
+                e, run, free_slots, batch, flights, out, way, kept, queues, active, queue_rows, blocks, table, own,
+                found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority, tenant,
+                request_weight, sums, rows,
+            )  # fmt: skip
+        return False
+
+    return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(advance)  # type: ignore[no-any-return]
+
+
+def _digest_of_sources() -> int:
+    digest = hashlib.blake2b(digest_size=7)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest(), "big")
+
+
+advance = _kernel(_digest_of_sources())

@@ -1,0 +1,165 @@
+"""Where things stand in the compiled engine's arrays.
+
+The engine's whole state is a handful of int64 arrays, so that one compilation serves every workload and setting. They
+are read as ``e[at.CLOCK]`` or ``run[slot + at.KNOWN]``; this module is that ``at``.
+
+``e``      scalars of the engine, then a copy of the settings in force.
+``run``    running requests, ``SLOT`` numbers each; a slot is named by the index of its first number. Slot 0 is the
+           sentinel of the running list, a ring in order of admission.
+``out``    results, one row a column of ``EngineResult``, one column a request.
+``way``    by request, ``WAY`` numbers each: the next one in its queue, and where it is now.
+``kept``   by request, ``KEPT`` numbers each: what a preempted request keeps while it waits.
+``queues`` waiting queues, ``QUEUE`` numbers each.
+``blocks`` KV blocks of the prefix cache, ``BLOCK`` numbers each; block 0 is the sentinel of the free list.
+"""
+
+from __future__ import annotations
+
+# ---- scalars of the engine ----
+(
+    CLOCK,
+    BUSY_UNTIL,
+    STEPS,  # passes with a batch
+    IDLE_PASSES,  # passes since a token was computed for the first time
+    DECODE_STEPS,  # decode steps since the last prefill batch (prefill-first)
+    NEXT_ARRIVAL,  # requests below have arrived
+    NEXT_SETTINGS,
+    NEXT_WEIGHTS,
+    WEIGHTS,  # row of the weights in force
+    RUNNING,
+    WAITING,
+    FREE,  # free blocks, negative while a smaller cache preempts
+    PREEMPTED,  # victims since the last pass ended
+    BATCH,  # requests in the batch at hand
+    FIRST_FLYING,  # which of the two places for steps in flight is the older one
+    FLYING,  # steps in flight: 0, 1 or 2
+    FREE_SLOTS,
+    ACTIVE,  # queues that are not empty
+    LAST_TO_LEAVE,  # tenant whose queue emptied last, NONE at first
+    CAP,  # most prefill tokens of one request in the pass at hand
+    HIT,  # blocks of the hit that was looked up last
+    EVICTABLE,  # those of them that nobody references
+    DOOMED,  # blocks that leave the cache as soon as they are free
+    NEXT_BLOCK,  # number of the next new block
+    CACHE_BLOCKS,  # blocks of the cache by the settings in force
+    SECOND,  # second of the step sums at hand
+    SECOND_OFFSET,  # instant 0 of the clock, in ps after a whole second
+    ROWS,  # rows of step sums that are complete
+    READY,  # 1 once queues and caches have their first state
+    SUMMING,  # 1 if steps are summed
+    LEAPING,  # 1 if the engine may leap
+    MODEL_LEN_VARIES,
+    # the cohort: decoders that advance together
+    COHORT,  # 1 while decoders are counted together
+    TICK,  # decode steps of the cohort since the start
+    PHASE,  # TICK mod block size
+    MEMBERS,
+    OFFSETS,  # sum over members of computed tokens minus TICK
+    GROWING,  # members whose blocks grow as they decode
+    NEXT_FINISH,  # TICK at which the next member samples its last token
+    PARTS,  # running requests that are not members
+    NEXT_BAD,  # the first request from NEXT_ARRIVAL on that is refused at the door
+    HOLD,  # passes until the engine tries to leap again
+    OVERFLOW,  # 1 if the clock ran out of int64
+) = range(43)
+
+# ---- settings in force: a copy of one row of the settings table ----
+SETTINGS = 48
+(
+    BASE_PS,
+    PREFILL_PS,
+    DECODE_PS,
+    CONTEXT_PS,
+    MOST_RUNNING,
+    BUDGET,
+    MODEL_LEN,
+    BLOCK_SIZE,
+    USABLE,
+    WATERMARK,
+    CHUNKED,
+    THRESHOLD,
+    ADAPTIVE,
+    PREFIX,
+    ASYNC,
+    FULL_PROMPT,  # scheduler_reserve_full_isl
+    PREFILL_FIRST,
+    INTERVAL,
+    RESERVE,  # reserve_full_kv
+    POLICY,
+    POLICY_NUMBER,  # equal for equal policy specs
+    QUEUE_ROW,  # row of ``queue_of`` that says in which queue a request waits, NONE: all in queue 0
+    QUEUE_COUNT,
+    PROMPT_COST,
+    OUTPUT_COST,
+    LIFT,
+    SHIFT,  # log2 of the block size, NONE if it is no power of two
+    AT_PS,
+) = range(SETTINGS, SETTINGS + 28)
+SETTINGS_WIDTH = 28
+SCALARS = SETTINGS + SETTINGS_WIDTH
+
+# ---- policies ----
+FCFS, PRIORITY, VTC, TYPE_PRIORITY, SJF = range(5)
+
+# ---- running requests ----
+(
+    REQUEST,
+    PROMPT,
+    OUTPUT,
+    KNOWN,  # of a member of the cohort: not kept up
+    COMPUTED,  # of a member of the cohort: minus TICK
+    BEST,
+    OWNED,
+    PREVIOUS,
+    NEXT,
+    IN_FLIGHT,
+    TOKENS,
+    FILLED,
+    FINISH,  # of a member: TICK at which it samples its last token
+    LATER,  # of a member: neighbours among those of the same FINISH
+    EARLIER,
+    FLAGS,
+) = range(16)
+SLOT = 16
+MEMBER = 1
+HELD = 2  # the whole KV of the request is held from its admission on
+
+# ---- results ----
+(
+    SCHEDULED,
+    FIRST_TOKEN,
+    FINISHED,
+    STATUS,
+    REASON,
+    PREEMPTIONS,
+    RECOMPUTED,
+    CACHED,
+    COMPUTED_TOKENS,
+) = range(9)
+RESULTS = 9
+
+# ---- by request ----
+FOLLOWER, PLACE = range(2)
+WAY = 2
+IN_QUEUE = -1  # PLACE of a request that waits; one that runs has its slot there
+GONE = -2
+KEPT_KNOWN, KEPT_BEST = range(2)
+KEPT = 2
+
+# ---- waiting queues ----
+HEAD, TAIL, ACTIVE_AT, RANK, SERVICE, RATE = range(6)
+QUEUE = 6
+
+# ---- blocks of the prefix cache ----
+BEFORE, AFTER, REFERENCES, KEY, HOLDER_BEFORE, HOLDER_AFTER, IS_CACHED = range(7)
+BLOCK = 8
+INDEX_BITS = 22  # a key is a number of a prefix or request, shifted by these, and the block's index in it
+
+# ---- sums of steps by second and class ----
+DECODE_CLASS, MIXED_CLASS, PREFILL_CLASS = range(3)  # the names' order
+SUM_STEPS, SUM_TOKENS, SUM_RUNNING, SUM_WAITING, SUM_USED, SUM_PREEMPTED = range(6)
+SUMS = 6
+ROW = 8  # second, class, sums
+
+NONE = -1
+NO_CAP = 2**62

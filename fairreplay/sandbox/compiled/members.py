@@ -1,0 +1,173 @@
+"""Requests of the running list: joining it, leaving it, being preempted, finishing and being refused."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.jit import compiled, inlined
+from fairreplay.sandbox.compiled.prefix import give_back
+from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, push, queue_of, remove
+from fairreplay.sandbox.engine import LIVELOCK, NEVER_FITS, OK, REFUSED, Int64s
+
+
+@inlined
+def blocks_for(e: Int64s, tokens: int) -> int:
+    shift = e[at.SHIFT]
+    if shift >= 0:
+        return (tokens + e[at.BLOCK_SIZE] - 1) >> shift
+    return (tokens + e[at.BLOCK_SIZE] - 1) // e[at.BLOCK_SIZE]
+
+
+@inlined
+def final_tokens(prompt: int, output: int) -> int:
+    """KV tokens held at the finish: the last sampled token is never computed."""
+    return prompt + max(0, output - 1)
+
+
+@inlined
+def append_running(e: Int64s, run: Int64s, free_slots: Int64s) -> int:
+    """A slot for a request that joins the end of the running list."""
+    e[at.FREE_SLOTS] -= 1
+    slot = free_slots[e[at.FREE_SLOTS]]
+    last = run[at.PREVIOUS]
+    run[slot + at.PREVIOUS] = last
+    run[slot + at.NEXT] = 0
+    run[last + at.NEXT] = slot
+    run[at.PREVIOUS] = slot
+    e[at.RUNNING] += 1
+    return slot
+
+
+@inlined
+def drop_running(e: Int64s, run: Int64s, free_slots: Int64s, slot: int) -> None:
+    """Leave the running list; the slot's numbers stay readable until another request takes it."""
+    before = run[slot + at.PREVIOUS]
+    after = run[slot + at.NEXT]
+    run[before + at.NEXT] = after
+    run[after + at.PREVIOUS] = before
+    free_slots[e[at.FREE_SLOTS]] = slot
+    e[at.FREE_SLOTS] += 1
+    e[at.RUNNING] -= 1
+
+
+@inlined
+def release(
+    e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s, found: Int64s, slot: int
+) -> None:
+    if e[at.PREFIX]:
+        give_back(e, run, blocks, table, own, found, slot)
+    else:
+        e[at.FREE] += run[slot + at.OWNED]
+
+
+@inlined
+def refuse(e: Int64s, out: Int64s, way: Int32s, request: int, reason: int) -> None:
+    """A request that is not (or no longer) in any queue is turned away for good."""
+    out[at.FINISHED, request] = e[at.CLOCK]
+    out[at.STATUS, request] = REFUSED
+    out[at.REASON, request] = reason
+    way[request * at.WAY + at.PLACE] = at.GONE
+
+
+@inlined
+def complete(e: Int64s, out: Int64s, way: Int32s, request: int) -> None:
+    out[at.FINISHED, request] = e[at.CLOCK]
+    out[at.STATUS, request] = OK
+    way[request * at.WAY + at.PLACE] = at.GONE
+
+
+@inlined
+def charge(
+    e: Int64s,
+    queues: Int64s,
+    queue_rows: Int64s,
+    weights: Int64s,
+    tenant: Int64s,
+    request_weight: Int64s,
+    request: int,
+    units: int,
+) -> None:
+    """Service of ``units`` before weighting, to the request's tenant."""
+    queue = queue_of(e, queue_rows, request)
+    queues[queue + at.SERVICE] += units * inverse_weight(e, weights, tenant, request_weight, request)
+
+
+@inlined
+def victim_of(e: Int64s, run: Int64s, priority: Int64s, arrival: Int64s) -> int:
+    """Who loses its blocks: the last of the running list, or the largest (priority, arrival), the first if equal."""
+    if e[at.POLICY] != at.PRIORITY:
+        return run[at.PREVIOUS]
+    slot = run[at.NEXT]
+    victim = slot
+    worst = priority[run[slot + at.REQUEST]]
+    latest = arrival[run[slot + at.REQUEST]]
+    slot = run[slot + at.NEXT]
+    while slot != 0:
+        request = run[slot + at.REQUEST]
+        rank = priority[request]
+        if rank > worst or (rank == worst and arrival[request] > latest):
+            victim = slot
+            worst = rank
+            latest = arrival[request]
+        slot = run[slot + at.NEXT]
+    return victim
+
+
+@compiled
+def preempt(
+    e: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    out: Int64s,
+    kept: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    way: Int32s,
+    blocks: Int64s,
+    table: Int64s,
+    own: Int64s,
+    found: Int64s,
+    prompt: Int64s,
+    slot: int,
+) -> None:
+    """The victim loses its blocks and all computed tokens, keeps its sampled ones, and waits at the head."""
+    request = run[slot + at.REQUEST]
+    drop_running(e, run, free_slots, slot)
+    release(e, run, blocks, table, own, found, slot)
+    kept[request * at.KEPT + at.KEPT_KNOWN] = run[slot + at.KNOWN]
+    kept[request * at.KEPT + at.KEPT_BEST] = run[slot + at.BEST]
+    out[at.PREEMPTIONS, request] += 1
+    e[at.PREEMPTED] += 1
+    if blocks_for(e, final_tokens(run[slot + at.PROMPT], run[slot + at.OUTPUT])) <= e[at.USABLE]:
+        push(e, queues, active, queue_rows, way, prompt, request)
+    else:
+        refuse(e, out, way, request, NEVER_FITS)
+
+
+@compiled
+def refuse_anywhere(
+    e: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    out: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    way: Int32s,
+    blocks: Int64s,
+    table: Int64s,
+    own: Int64s,
+    found: Int64s,
+    prompt: Int64s,
+    request: int,
+) -> None:
+    """Turn away a request that waits or runs, because nothing else would end a deadlock."""
+    place = np.int64(way[request * at.WAY + at.PLACE])
+    if place == at.IN_QUEUE:
+        remove(e, queues, active, queue_rows, way, prompt, request)
+    else:
+        drop_running(e, run, free_slots, place)
+        release(e, run, blocks, table, own, found, place)
+    refuse(e, out, way, request, LIVELOCK)

@@ -1,0 +1,391 @@
+"""One pass of the engine, request by request: what ``reference`` says, in arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.jit import compiled, inlined
+from fairreplay.sandbox.compiled.members import (
+    append_running,
+    blocks_for,
+    charge,
+    complete,
+    drop_running,
+    final_tokens,
+    preempt,
+    release,
+    victim_of,
+)
+from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
+from fairreplay.sandbox.compiled.waiting import Int32s, head_of_queues, remove
+from fairreplay.sandbox.engine import NEVER, Int64s
+
+
+@inlined
+def is_prefilling(run: Int64s, slot: int) -> bool:
+    return run[slot + at.COMPUTED] < max(run[slot + at.PROMPT], run[slot + at.KNOWN] - 1)
+
+
+@inlined
+def prefill_cap(e: Int64s) -> int:
+    """Most prefill tokens that one request may take in this pass; a lone request is not capped."""
+    unfinished = e[at.RUNNING] + e[at.WAITING]
+    if e[at.THRESHOLD] == 0 or unfinished <= 1:
+        return at.NO_CAP
+    if e[at.ADAPTIVE]:
+        return max(e[at.THRESHOLD], e[at.BUDGET] // unfinished)
+    return e[at.THRESHOLD]
+
+
+@inlined
+def _todo(run: Int64s, slot: int) -> int:
+    """Tokens that a pass could give; 0 while the request only waits for its last token."""
+    known = run[slot + at.KNOWN] + run[slot + at.IN_FLIGHT]
+    output = run[slot + at.OUTPUT]
+    if output != 0 and known - run[slot + at.PROMPT] >= output:
+        return 0
+    return known - run[slot + at.COMPUTED]
+
+
+@compiled
+def schedule_running(
+    e: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    batch: Int64s,
+    out: Int64s,
+    kept: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    way: Int32s,
+    blocks: Int64s,
+    table: Int64s,
+    own: Int64s,
+    found: Int64s,
+    chains: Int64s,
+    prefix_start: Int64s,
+    prefix_tokens: int,
+    arrival: Int64s,
+    prompt: Int64s,
+    priority: Int64s,
+    prefilling_only: bool,
+    budget: int,
+) -> int:
+    """Tokens for running requests in list order; preempts where blocks are not there. Returns the budget left."""
+    cap = e[at.CAP]
+    by_priority = e[at.POLICY] == at.PRIORITY
+    prefix = e[at.PREFIX] != 0
+    slot = run[at.NEXT]
+    while slot != 0 and budget > 0:
+        if prefilling_only and not is_prefilling(run, slot):
+            slot = run[slot + at.NEXT]
+            continue
+        computed = run[slot + at.COMPUTED]
+        tokens = min(min(_todo(run, slot), cap), min(budget, e[at.MODEL_LEN] - computed - 1))
+        if tokens <= 0:
+            slot = run[slot + at.NEXT]
+            continue
+        needed = blocks_for(e, computed + tokens) - run[slot + at.OWNED]
+        stays = True
+        while needed > e[at.FREE]:
+            victim = victim_of(e, run, priority, arrival)
+            if by_priority:
+                for place in range(e[at.BATCH]):
+                    if batch[place] == victim:
+                        budget += run[victim + at.TOKENS]
+                        for later in range(place + 1, e[at.BATCH]):
+                            batch[later - 1] = batch[later]
+                        e[at.BATCH] -= 1
+                        break
+            preempt(
+                e, run, free_slots, out, kept, queues, active, queue_rows, way,
+                blocks, table, own, found, prompt, victim,
+            )  # fmt: skip
+            if victim == slot:
+                stays = False
+                break
+        if stays:
+            if needed > 0:
+                if prefix:
+                    take_blocks(e, run, blocks, table, own, slot, needed)
+                else:
+                    run[slot + at.OWNED] += needed
+                    e[at.FREE] -= needed
+            if prefix:
+                fill(
+                    e, run, blocks, table, own, chains, prefix_start, prefix_tokens, prompt, slot,
+                    min(computed + tokens, run[slot + at.KNOWN]),
+                )  # fmt: skip
+            run[slot + at.TOKENS] = tokens
+            batch[e[at.BATCH]] = slot
+            e[at.BATCH] += 1
+            budget -= tokens
+        elif not by_priority:
+            break
+        slot = run[slot + at.NEXT]
+    return budget
+
+
+@compiled
+def try_head(
+    e: Int64s,
+    kept: Int64s,
+    out: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    blocks: Int64s,
+    table: Int64s,
+    found: Int64s,
+    chains: Int64s,
+    prefix_start: Int64s,
+    prefix_tokens: int,
+    prompt: Int64s,
+    cut: Int64s,
+    budget: int,
+) -> tuple[int, int, int]:
+    """The head of the queues: (request, tokens, blocks) if it fits now, else (NONE, 0, 0)."""
+    request = head_of_queues(e, queues, active)
+    known = prompt[request]
+    if out[at.PREEMPTIONS, request] > 0:
+        known = kept[request * at.KEPT + at.KEPT_KNOWN]
+    hit = 0
+    evictable = 0
+    if e[at.PREFIX]:
+        look_up(e, blocks, table, found, chains, prefix_start, prefix_tokens, prompt, request, known)
+        hit = e[at.HIT]
+        evictable = e[at.EVICTABLE]
+    cached = hit * e[at.BLOCK_SIZE]
+    wanted = min(known - cached, e[at.CAP])
+    if wanted > budget and e[at.CHUNKED] == 0:
+        return at.NONE, 0, 0
+    tokens = min(wanted, budget)
+    if e[at.RESERVE]:
+        size = blocks_for(e, final_tokens(prompt[request], cut[request]))
+    else:
+        size = blocks_for(e, cached + tokens)
+    checked = size
+    if e[at.FULL_PROMPT]:
+        checked = max(size, blocks_for(e, known))
+    watermark = e[at.WATERMARK] if e[at.RUNNING] > 0 else 0
+    if checked - hit + evictable + watermark > e[at.FREE]:
+        return at.NONE, 0, 0
+    return request, tokens, size
+
+
+@compiled
+def admit(
+    e: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    batch: Int64s,
+    out: Int64s,
+    kept: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    way: Int32s,
+    blocks: Int64s,
+    table: Int64s,
+    own: Int64s,
+    found: Int64s,
+    chains: Int64s,
+    prefix_start: Int64s,
+    prefix_tokens: int,
+    prompt: Int64s,
+    cut: Int64s,
+    tenant: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+    budget: int,
+) -> None:
+    """Waiting requests by rank, until a head does not fit."""
+    while e[at.WAITING] > 0 and budget > 0 and e[at.RUNNING] < e[at.MOST_RUNNING]:
+        request, tokens, size = try_head(
+            e, kept, out, queues, active, blocks, table, found, chains, prefix_start, prefix_tokens,
+            prompt, cut, budget,
+        )  # fmt: skip
+        if request < 0:
+            return
+        remove(e, queues, active, queue_rows, way, prompt, request)
+        slot = seat(e, run, free_slots, out, kept, way, prompt, cut, request)
+        cached = 0
+        if e[at.PREFIX]:
+            cached = e[at.HIT] * e[at.BLOCK_SIZE]
+            take_hit(e, run, blocks, own, found, slot)
+            take_blocks(e, run, blocks, table, own, slot, size - e[at.HIT])
+            fill(
+                e, run, blocks, table, own, chains, prefix_start, prefix_tokens, prompt, slot,
+                min(cached + tokens, run[slot + at.KNOWN]),
+            )  # fmt: skip
+        else:
+            run[slot + at.OWNED] = size
+            e[at.FREE] -= size
+        run[slot + at.COMPUTED] = cached
+        run[slot + at.TOKENS] = tokens
+        if out[at.SCHEDULED, request] == NEVER:
+            out[at.SCHEDULED, request] = e[at.CLOCK]
+            out[at.CACHED, request] = cached
+            if e[at.POLICY] == at.VTC:
+                units = e[at.PROMPT_COST] * prompt[request]
+                charge(e, queues, queue_rows, weights, tenant, request_weight, request, units)
+        batch[e[at.BATCH]] = slot
+        e[at.BATCH] += 1
+        budget -= tokens
+
+
+@inlined
+def seat(
+    e: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    out: Int64s,
+    kept: Int64s,
+    way: Int32s,
+    prompt: Int64s,
+    cut: Int64s,
+    request: int,
+) -> int:
+    """The end of the running list for a request that left its queue; blocks and tokens are still to be set."""
+    slot = append_running(e, run, free_slots)
+    run[slot + at.REQUEST] = request
+    run[slot + at.PROMPT] = prompt[request]
+    run[slot + at.OUTPUT] = cut[request]
+    if out[at.PREEMPTIONS, request] > 0:
+        run[slot + at.KNOWN] = kept[request * at.KEPT + at.KEPT_KNOWN]
+        run[slot + at.BEST] = kept[request * at.KEPT + at.KEPT_BEST]
+    else:
+        run[slot + at.KNOWN] = prompt[request]
+        run[slot + at.BEST] = 0
+    run[slot + at.COMPUTED] = 0
+    run[slot + at.IN_FLIGHT] = 0
+    run[slot + at.FLAGS] = at.HELD if e[at.RESERVE] else 0
+    way[request * at.WAY + at.PLACE] = slot
+    return slot
+
+
+@compiled
+def start(e: Int64s, run: Int64s, batch: Int64s, out: Int64s, flights: Int64s) -> tuple[int, int, int]:
+    """Start the step of the batch: (duration, prefilling requests, tokens)."""
+    total = 0
+    prefill_tokens = 0
+    decodes = 0
+    context = 0
+    progress = False
+    flight = (e[at.FIRST_FLYING] + e[at.FLYING]) & 1
+    outputs = 0
+    for place in range(e[at.BATCH]):
+        slot = batch[place]
+        request = run[slot + at.REQUEST]
+        tokens = run[slot + at.TOKENS]
+        computed = run[slot + at.COMPUTED]
+        best = run[slot + at.BEST]
+        total += tokens
+        if is_prefilling(run, slot):
+            prefill_tokens += tokens
+        else:
+            decodes += 1
+        after = computed + tokens
+        out[at.COMPUTED_TOKENS, request] += tokens
+        if computed < best:
+            out[at.RECOMPUTED, request] += min(after, best) - computed
+        if after > best:
+            progress = True
+            run[slot + at.BEST] = after
+        context += after
+        run[slot + at.COMPUTED] = after
+        if after == run[slot + at.KNOWN] + run[slot + at.IN_FLIGHT]:
+            flights[flight, 2 * outputs + 2] = request
+            flights[flight, 2 * outputs + 3] = out[at.PREEMPTIONS, request]
+            outputs += 1
+            if run[slot + at.OUTPUT] != 0:
+                run[slot + at.IN_FLIGHT] += 1
+    if progress:
+        e[at.IDLE_PASSES] = 0
+    duration = (
+        e[at.BASE_PS] + e[at.PREFILL_PS] * prefill_tokens + e[at.DECODE_PS] * decodes + e[at.CONTEXT_PS] * context
+    )
+    e[at.BUSY_UNTIL] = max(e[at.CLOCK], e[at.BUSY_UNTIL]) + duration
+    flights[flight, 0] = e[at.BUSY_UNTIL]
+    flights[flight, 1] = outputs
+    e[at.FLYING] += 1
+    return duration, e[at.BATCH] - decodes, total
+
+
+@compiled
+def take_output(
+    e: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    out: Int64s,
+    kept: Int64s,
+    flights: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    way: Int32s,
+    blocks: Int64s,
+    table: Int64s,
+    own: Int64s,
+    found: Int64s,
+    chains: Int64s,
+    prefix_start: Int64s,
+    prefix_tokens: int,
+    prompt: Int64s,
+    cut: Int64s,
+    tenant: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+) -> None:
+    """Deliver the older step's samples in batch order; finished requests give their blocks back at once."""
+    flight = e[at.FIRST_FLYING]
+    e[at.FIRST_FLYING] = 1 - flight
+    e[at.FLYING] -= 1
+    e[at.CLOCK] = flights[flight, 0]
+    for place in range(flights[flight, 1]):
+        request = flights[flight, 2 * place + 2]
+        slot = np.int64(way[request * at.WAY + at.PLACE])
+        if slot == at.GONE:
+            continue
+        output = cut[request]
+        known = np.int64(0)
+        if slot == at.IN_QUEUE:
+            known = kept[request * at.KEPT + at.KEPT_KNOWN]
+        else:
+            known = run[slot + at.KNOWN]
+        if output != 0:
+            known += 1
+            if slot == at.IN_QUEUE:
+                kept[request * at.KEPT + at.KEPT_KNOWN] = known
+            else:
+                run[slot + at.KNOWN] = known
+            if out[at.PREEMPTIONS, request] == flights[flight, 2 * place + 3]:
+                run[slot + at.IN_FLIGHT] -= 1
+                if e[at.PREFIX] and known - prompt[request] < output:
+                    fill(
+                        e, run, blocks, table, own, chains, prefix_start, prefix_tokens, prompt, slot,
+                        min(run[slot + at.COMPUTED] - run[slot + at.IN_FLIGHT], known),
+                    )  # fmt: skip
+            if e[at.POLICY] == at.VTC:
+                charge(e, queues, queue_rows, weights, tenant, request_weight, request, e[at.OUTPUT_COST])
+        if out[at.FIRST_TOKEN, request] == NEVER:
+            out[at.FIRST_TOKEN, request] = e[at.CLOCK]
+        if known - prompt[request] >= output:
+            if slot == at.IN_QUEUE:
+                remove(e, queues, active, queue_rows, way, prompt, request)
+            else:
+                drop_running(e, run, free_slots, slot)
+                release(e, run, blocks, table, own, found, slot)
+            complete(e, out, way, request)
+
+
+@compiled
+def count_prefilling(run: Int64s) -> int:
+    count = 0
+    slot = run[at.NEXT]
+    while slot != 0:
+        if is_prefilling(run, slot):
+            count += 1
+        slot = run[slot + at.NEXT]
+    return count

@@ -1,0 +1,126 @@
+"""Random small cases in which everything that an engine does happens often: tight caches, preemption, changes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairreplay.sandbox.engine import WEIGHT_SCALE, EngineSettings, Plan, PolicySpec, StepTime, Workload
+
+TENANTS = ("a", "b", "c", "d")
+TYPES = ("chat", "embed", "long")
+
+
+def case(seed: int, *, most_requests: int = 12, **fixed: object) -> tuple[Workload, Plan]:
+    """The case of this seed; ``fixed`` settings hold throughout."""
+    rng = np.random.default_rng(seed)
+    block_size = int(rng.choice([1, 2, 3, 4, 5, 8, 16, 32]))
+    work = _workload(rng, most_requests, block_size)
+    return work, _plan(rng, work, block_size, fixed)
+
+
+def _workload(rng: np.random.Generator, most_requests: int, block_size: int) -> Workload:
+    count = int(rng.integers(1, most_requests + 1))
+    gap = int(rng.choice([0, 10, 300, 3000, 20_000]))
+    arrival = np.cumsum(rng.integers(0, gap + 1, count) * rng.integers(0, 2, count)).astype(np.int64)
+    longest_prompt = int(rng.choice([4, 20, 60, 200]))
+    longest_output = int(rng.choice([1, 3, 12, 40, 120]))
+    prompt = rng.integers(1, longest_prompt + 1, count)
+    output = rng.integers(0, longest_output + 1, count)
+    tenants = TENANTS[: int(rng.integers(1, 5))]
+    types = TYPES[: int(rng.integers(1, 4))]
+    prefix_tokens = int(rng.choice([1, 3, block_size, 16]))
+    prefixes = [_prefix(rng, int(tokens), prefix_tokens) for tokens in prompt]
+    own_weight = rng.integers(1, 4 * WEIGHT_SCALE, count) * (rng.random(count) < 0.2) * (rng.random() < 0.5)
+    return Workload(
+        arrival_ps=arrival,
+        prompt_tokens=prompt.astype(np.int64),
+        output_tokens=output.astype(np.int64),
+        priority=rng.integers(0, int(rng.choice([1, 2, 4])), count).astype(np.int64),
+        tenant=rng.integers(0, len(tenants), count).astype(np.int64),
+        type=rng.integers(0, len(types), count).astype(np.int64),
+        request_weight=own_weight.astype(np.int64),
+        prefix_start=np.cumsum([0, *map(len, prefixes)]).astype(np.int64),
+        prefix_ids=np.array([name for prefix in prefixes for name in prefix], np.int64),
+        prefix_block_tokens=prefix_tokens,
+        tenants=tenants,
+        types=types,
+    )
+
+
+def _prefix(rng: np.random.Generator, tokens: int, prefix_tokens: int) -> list[int]:
+    """Ids of the prompt's blocks, often shared from the start on, sometimes fewer than the prompt has."""
+    count = -(-tokens // prefix_tokens)
+    shared = int(rng.integers(0, count + 1))
+    stem = int(rng.integers(0, 2)) * 1000
+    ids = [stem + position if position < shared else int(rng.integers(10**6)) for position in range(count)]
+    return ids[: int(rng.integers(0, count + 1))] if rng.random() < 0.3 else ids
+
+
+def _plan(rng: np.random.Generator, work: Workload, block_size: int, fixed: dict[str, object]) -> Plan:
+    prefix = bool(rng.random() < 0.3)
+    asynchronous = bool(rng.random() < 0.3)
+    needed = int((-(-(work.prompt_tokens + np.maximum(0, work.output_tokens - 1)) // block_size)).max())
+    total = int((-(-(work.prompt_tokens + work.output_tokens) // block_size)).sum())
+    kept: dict[str, object] = {
+        "block_size": block_size,
+        "enable_prefix_caching": prefix,
+        "async_scheduling": asynchronous,
+        **fixed,
+    }
+    states = 1 + int(rng.integers(0, 4)) * int(rng.random() < 0.4)
+    last = int(work.arrival_ps[-1]) + 20_000
+    instants = sorted(int(rng.integers(0, last)) for _ in range(states))
+    settings = [(at_ps, _settings(rng, work, needed, total, kept)) for at_ps in instants]
+    if rng.random() < 0.5:  # mostly one thing changes
+        first = settings[0][1]
+        names = ["num_gpu_blocks", "max_num_seqs", "policy", "step_time", "max_num_batched_tokens", "max_model_len"]
+        name = str(rng.choice(names))
+        settings = [(at_ps, _with(first, name, getattr(state, name))) for at_ps, state in settings]
+    weights = [
+        (at_ps, rng.integers(1, 8 * WEIGHT_SCALE, len(work.tenants)))
+        for at_ps in sorted(int(rng.integers(0, last)) for _ in range(1 + int(rng.integers(0, 3))))
+    ]
+    return Plan(settings=tuple(settings), weights=tuple(weights))
+
+
+def _with(settings: EngineSettings, name: str, value: object) -> EngineSettings:
+    values = {field: getattr(settings, field) for field in settings.__dataclass_fields__}
+    return EngineSettings(**{**values, name: value})
+
+
+def _settings(
+    rng: np.random.Generator, work: Workload, needed: int, total: int, kept: dict[str, object]
+) -> EngineSettings:
+    tight = rng.random() < 0.6
+    usable = needed + int(rng.integers(0, 4)) if tight else needed + int(rng.integers(0, total + 1))
+    if rng.random() < 0.05:
+        usable = max(1, needed - 1)
+    longest = int((work.prompt_tokens + work.output_tokens).max())
+    policy = str(rng.choice(["fcfs", "priority", "vtc", "type-priority", "sjf"]))
+    values: dict[str, object] = {
+        "step_time": StepTime(*(int(rng.integers(0, 60)) for _ in range(4))),
+        "policy": PolicySpec(
+            policy,
+            prompt_cost=int(rng.integers(0, 3)),
+            output_cost=int(rng.integers(0, 4)),
+            lift=bool(rng.random() < 0.7),
+            type_rank=tuple(rng.integers(0, 3, int(rng.integers(0, 4))).tolist()) if policy == "type-priority" else (),
+        ),
+        "max_num_seqs": int(rng.integers(1, 9)),
+        "max_num_active_seqs": int(rng.integers(1, 5)) * int(rng.random() < 0.1),
+        "max_num_batched_tokens": int(rng.choice([rng.integers(1, 12), rng.integers(8, 64), 512])),
+        "max_model_len": int(rng.choice([longest + 1, longest + 100, max(1, longest - 3)], p=[0.4, 0.5, 0.1])),
+        "num_gpu_blocks": 1 + max(1, usable),
+        "watermark_blocks": int(rng.integers(0, 3)) * int(rng.random() < 0.3),
+        "enable_chunked_prefill": bool(rng.random() < 0.8),
+        "long_prefill_token_threshold": int(rng.integers(1, 20)) * int(rng.random() < 0.3),
+        "long_prefill_token_threshold_adaptive": bool(rng.random() < 0.3),
+        "scheduler_reserve_full_isl": bool(rng.random() < 0.6),
+        "prefill_first": not kept["async_scheduling"] and bool(rng.random() < 0.3),
+        "prefill_interval": int(rng.integers(0, 5)),
+        "reserve_full_kv": bool(rng.random() < 0.25),
+        **kept,
+    }
+    if kept["async_scheduling"]:
+        values["prefill_first"] = False
+    return EngineSettings(**values)  # type: ignore[arg-type]
