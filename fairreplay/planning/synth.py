@@ -285,8 +285,10 @@ def _added(scenario: Scenario, incident: Incident, number: int, tenants: Sequenc
     """The requests that come on top while the incident lasts."""
     traffic = incident.traffic
     parts = [pl.DataFrame(schema=dict(_REQUEST_SCHEMA))]
-    for tenant in tenants if traffic and traffic.factor > 1 else ():
-        if traffic is None or tenant.name not in traffic.tenants:
+    if traffic is None or traffic.factor <= 1:
+        return parts[0]
+    for tenant in tenants:
+        if tenant.name not in traffic.tenants:
             continue
         allowed = [not traffic.types or kind.name in traffic.types for kind in TYPES]
         mix = np.where(allowed, tenant.mix, 0.0)
@@ -493,6 +495,7 @@ def _senders(kind: Kind, tenants: Sequence[_Tenant], stream: np.random.Generator
 
 
 def replicas(scenario: Scenario) -> int:
+    """As many as carry the usual rate."""
     return max(1, round(scenario.rate / REPLICA_RATE))
 
 
@@ -549,7 +552,7 @@ def _changes(scenario: Scenario, incidents: Sequence[Incident]) -> list[tuple[in
     for number, incident in enumerate(incidents):
         if policies[number + 1] != policies[number]:
             before_us = incidents[number - 1].end_us if number else _start_us()
-            # in a whole minute, halfway from quiet to incident
+            # on a whole minute, halfway through the quiet time before the incident
             changes.append(
                 ((before_us + incident.start_us) // 2 // MINUTE_US * MINUTE_US, {"policy": policies[number + 1]})
             )
