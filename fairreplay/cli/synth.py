@@ -24,7 +24,7 @@ def synth(
         typer.Option("--output", "-o", metavar="DIR", help="The folder to write: new, empty, or written by synth."),
     ],
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same bytes.")] = 0,
-    duration: Annotated[str, typer.Option("--duration", help='Length of the trace, such as "3h" or "90m".')] = "150m",
+    duration: Annotated[str, typer.Option("--duration", help='Length of the trace, such as "3h" or "90m".')] = "3h",
     incident: Annotated[
         list[str] | None,
         typer.Option(

@@ -99,7 +99,7 @@ class Scenario:
     """What a trace is made from; equal scenarios give equal bytes."""
 
     seed: int = 0
-    minutes: int = 150
+    minutes: int = 180
     tenants: int = 8
     rate: float = REPLICA_RATE
     """Usual requests a second over all tenants, mean over a day."""
