@@ -9,6 +9,7 @@ import typer
 
 from fairreplay.cli.console import note, out, out_json
 from fairreplay.cli.options import JsonOption, QuietOption
+from fairreplay.cli.replay import note_compilation
 from fairreplay.cli.report import summary, summary_text
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def demo(
         ingest([str(SAMPLE / log)], output / folder, IngestOptions())
     store, held_out_store = open_store(output / "store"), open_store(output / "held-out")
     note(f"replay   {' and '.join(POLICIES)} in the sandbox, fitted to that log alone", quiet=quiet)
+    note_compilation(quiet=quiet)
     replay(store, settings, POLICIES)
     found = find_replays(store, settings)
     before, after = (outcome(store, found[policy]) for policy in POLICIES)

@@ -49,6 +49,7 @@ def replay(
     settings = load_config(config)
     opened = open_store(store)
     baseline = baseline_policy(settings)
+    note_compilation(quiet=quiet)
     summaries = run(opened, settings, policy or [baseline], begin, end)
     found = find_replays(opened, settings, begin, end)
     believed: Fidelity | None = None
@@ -65,6 +66,14 @@ def replay(
     if left_out:
         note(f"left out as no load: {left_out} (refused by production, or of unknown prompt length)")
     out(_fidelity_line(baseline, baseline in found, believed))
+
+
+def note_compilation(*, quiet: bool) -> None:
+    """Say why the first replay on a machine takes longer."""
+    from fairreplay.sandbox.compiled import is_compiled
+
+    if not is_compiled():
+        note("compiling the engine: once on this machine, half a minute or so ...", quiet=quiet)
 
 
 _COLUMNS = (

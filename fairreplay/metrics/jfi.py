@@ -17,9 +17,13 @@ def jain(x: Floats, counted: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) ->
     Jain, Chiu, Hawe, "A quantitative measure of fairness", DEC-TR-301, 1984.
     """
     values = np.where(counted, x, 0.0)
+    largest = values.max(axis=1, keepdims=True, initial=0.0)
+    values = values / np.where(largest > 0, largest, 1.0)  # equal values then give exactly 1
     total, squares, n = values.sum(axis=1), (values**2).sum(axis=1), counted.sum(axis=1)
     known = squares > 0
-    return np.asarray(np.where(known, total**2 / np.where(known, n * squares, 1.0), np.nan), np.float64)
+    return np.asarray(
+        np.where(known, np.minimum(1.0, total**2 / np.where(known, n * squares, 1.0)), np.nan), np.float64
+    )
 
 
 def attainment(served: Floats, entitled: Floats) -> Floats:

@@ -104,7 +104,7 @@ def measure(
     models = sorted(outcome["model"].unique().to_list(), key=lambda name: (name is not None, name or ""))
     for model in models:
         group = outcome.filter(pl.col("model").eq_missing(pl.lit(model, pl.String)))
-        tables = _measure_group(group, config, options, targets)
+        tables = _measure_group(group, config, options, targets, trace_end_us(outcome))
         stamp = (pl.lit(model, pl.String).alias("model"), pl.lit(source).alias("source"))
         for made, table, schema in zip(
             (windows, tenants, kinds), tables, (WINDOW_SCHEMA, TENANT_SCHEMA, TYPE_SCHEMA), strict=True
@@ -129,11 +129,10 @@ def slos_of(outcome: pl.DataFrame, config: Config, options: MeasureOptions) -> t
 
 
 def _measure_group(
-    group: pl.DataFrame, config: Config, options: MeasureOptions, slo: Mapping[str, SloTtft]
+    group: pl.DataFrame, config: Config, options: MeasureOptions, slo: Mapping[str, SloTtft], end_us: int
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Windows, tenants and types of one model group."""
+    """Windows, tenants and types of one model group; ``end_us`` is the end of the whole trace, not of this model."""
     frame = grid(group, options)
-    end_us = trace_end_us(group)
     rows = service.sized(group)
     tenants, kinds = sorted(group["tenant"].unique().to_list()), sorted(group["type"].unique().to_list())
     served = service.served_by_window(rows, options.spread, frame).with_columns(
@@ -284,12 +283,16 @@ def _types(
     share = np.where(total > 0, arrivals / np.where(total > 0, total, 1.0), 0.0)
     cv = np.where(mean > 0, sigma / np.where(mean > 0, mean, 1.0), 0.0)
     # A floor follows the window before, so that a starved type's floor does not chase its own decline.
-    before = np.maximum(np.arange(frame.count) - 1, 0)
+    # A window without arrivals has no shares: the last one that had some stands for it.
+    number = np.arange(frame.count)
+    last = np.maximum.accumulate(np.where(total[:, 0] > 0, number, -1))
+    before = np.concatenate([[-1], last[:-1]])
+    before = np.where(before >= 0, before, number)
     rho = types.floors(share[before], cv[before], sigma[before], config.floor)
     ratio = types.ratios(got, demand, rho, waits)
     all_served = got.sum(axis=1, keepdims=True)
     actual = np.where(all_served > 0, got / np.where(all_served > 0, all_served, 1.0), np.nan)
-    raw = actual / rho
+    raw = np.where(rho > 0, actual / np.where(rho > 0, rho, 1.0), np.nan)
     known = ~np.isnan(ratio)
     least = np.where(known, ratio, np.inf)
     whose = least.argmin(axis=1)

@@ -141,10 +141,13 @@ def waiting_by_window(rows: pl.DataFrame, spread: str, grid: Grid) -> pl.DataFra
 def waits_until() -> pl.Expr:
     """When a request's wait ends, in microseconds; one that has no instant but its arrival is not known to have waited.
 
+    Nor is one that was answered, of which only the finish is known: it was served all along (``phases``).
+
     An ``unfinished`` request waits on past the trace's end.
     """
     never = pl.when(pl.col("status") == "unfinished").then(FOREVER_US).otherwise(pl.col("arrived_us"))
-    return pl.coalesce("scheduled_us", "first_token_us", "finished_us", never)
+    gone = pl.when(pl.col("status") != "ok").then(pl.col("finished_us"))
+    return pl.coalesce("scheduled_us", "first_token_us", gone, never)
 
 
 def refused_by_window(rows: pl.DataFrame, grid: Grid) -> pl.DataFrame:

@@ -420,3 +420,35 @@ def test_a_tenant_without_a_target_is_not_judged() -> None:
     result = measured(rows, f"[tenants.a]\nslo_ttft_ms = {slo(1, 1, 1)}\n")
     assert result.tenants.sort("tenant")["pass"].to_list() == [False, None]
     assert result.windows["failing"].to_list() == [["a"]]
+
+
+# ---- faults that were found and must not come back ----
+
+ONE_SECOND = f"[defaults]\nslo_ttft_ms = {slo(1000, 1000, 1000)}\n"
+
+
+def test_a_hung_model_is_judged_by_the_end_of_the_whole_trace() -> None:
+    rows: list[dict[str, Any]] = [{"model": "m", "status": "unfinished"}] * 6
+    rows += [served(100, model="n"), {"model": "n", "arrived_at": 600, "first_token_at": 601, "finished_at": 601}]
+    hung = measured(rows, ONE_SECOND, min_samples=1).windows.filter(model="m")
+    assert hung["scr"].to_list()[0] == 0.0
+
+
+def test_a_log_of_finish_times_alone_does_not_wait_until_the_finish() -> None:
+    sizes = {"prompt_tokens": 100, "output_tokens": 50}
+    rows = [
+        {"tenant": "a", "arrived_at": 0, "finished_at": 110} | sizes,
+        {"tenant": "b", "arrived_at": 50, "finished_at": 160} | sizes,
+    ]
+    windows = measured(rows).windows
+    assert windows["jfi"].to_list() == windows["min_x"].to_list() == [1.0, 1.0, 1.0]
+
+
+def test_no_reserve_no_floor() -> None:
+    window = measured([served(10)], "[floor]\nreserve = 0.0\n").windows.row(0, named=True)
+    assert (window["tfr"], window["tfr_raw"]) == (1.0, None)
+
+
+def test_equal_values_are_exactly_even() -> None:
+    assert jain(*[0.1] * 7) == 1.0
+    assert jain(*[1 / 3] * 11) == 1.0

@@ -49,9 +49,7 @@ def apply_changes(
     """Settings and weights whose instant has come. A cache that shrank preempts until what is in use fits."""
     usable = e[at.USABLE]
     policy = e[at.POLICY_NUMBER]
-    while (
-        e[at.NEXT_SETTINGS] < len(settings) and settings[e[at.NEXT_SETTINGS], at.AT_PS - at.SETTINGS] <= e[at.CLOCK]
-    ):
+    while e[at.NEXT_SETTINGS] < len(settings) and settings[e[at.NEXT_SETTINGS], at.AT_PS - at.SETTINGS] <= e[at.CLOCK]:
         # the policy's part is copied too: until the queues are sorted anew below nothing reads them
         for column in range(at.SETTINGS_WIDTH):
             e[at.SETTINGS + column] = settings[e[at.NEXT_SETTINGS], column]

@@ -12,12 +12,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def compiled(function: Function) -> Function:
     """Compiled as part of the kernel that calls it."""
-    return numba.njit(nogil=True, error_model="numpy", _nrt=False)(function)  # type: ignore[no-any-return]
+    return numba.njit(nogil=True, error_model="numpy", _nrt=False)(function)
 
 
 def inlined(function: Function) -> Function:
     """Compiled into each of its callers: for small functions that are called often."""
-    return numba.njit(nogil=True, error_model="numpy", _nrt=False, forceinline=True)(function)  # type: ignore[no-any-return]
+    return numba.njit(nogil=True, error_model="numpy", _nrt=False, forceinline=True)(function)
 
 
 @numba.extending.intrinsic  # type: ignore[untyped-decorator]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import numba
-import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.changes import apply_changes, next_change, take_arrivals
@@ -68,9 +67,7 @@ def one_pass(
     e[at.CAP] = prefill_cap(e)
     prefill_first = e[at.PREFILL_FIRST] != 0
     may_admit = True
-    decode = True
     if prefill_first:
-        decode = False
         left = schedule_running(
             e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found, chains,
             prefix_start, prefix_tokens, arrival, prompt, priority, True, e[at.BUDGET],
@@ -202,9 +199,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 e[at.CLOCK] = max(e[at.CLOCK], arrival[e[at.NEXT_ARRIVAL]])
             if e[at.CLOCK] >= change_ps:
                 if e[at.COHORT]:
-                    scatter(
-                        e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight
-                    )
+                    scatter(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight)
                 apply_changes(
                     e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_ranks, way,
                     blocks, table, own, found, arrival, prompt, cut, priority,
@@ -237,7 +232,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
             )  # fmt: skip
         return False
 
-    return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(advance)  # type: ignore[no-any-return]
+    return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(advance)
 
 
 def _digest_of_sources() -> int:

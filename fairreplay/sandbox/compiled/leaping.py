@@ -32,7 +32,7 @@ from fairreplay.sandbox.compiled.members import (
     preempt,
     victim_of,
 )
-from fairreplay.sandbox.compiled.stepping import is_prefilling, prefill_cap, seat, try_head
+from fairreplay.sandbox.compiled.stepping import prefill_cap, seat, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
 from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, queue_of, remove
 from fairreplay.sandbox.engine import NEVER, NO_REASON, PS_PER_SECOND, Int64s
@@ -351,9 +351,7 @@ def free_by_preemption(
             for later in range(place + 1, e[at.PARTS]):
                 parts[later - 1] = parts[later]
             e[at.PARTS] -= 1
-        preempt(
-            e, run, free_slots, out, kept, queues, active, queue_rows, way, blocks, table, own, found, prompt, slot
-        )
+        preempt(e, run, free_slots, out, kept, queues, active, queue_rows, way, blocks, table, own, found, prompt, slot)
     return demand
 
 

@@ -52,9 +52,7 @@ def drop_running(e: Int64s, run: Int64s, free_slots: Int64s, slot: int) -> None:
 
 
 @inlined
-def release(
-    e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s, found: Int64s, slot: int
-) -> None:
+def release(e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s, found: Int64s, slot: int) -> None:
     if e[at.PREFIX]:
         give_back(e, run, blocks, table, own, found, slot)
     else:

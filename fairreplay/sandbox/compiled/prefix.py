@@ -200,9 +200,7 @@ def fill(
 
 
 @compiled
-def give_back(
-    e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s, found: Int64s, slot: int
-) -> None:
+def give_back(e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s, found: Int64s, slot: int) -> None:
     """Cached blocks that nobody references go to the back of the free list, others to its front."""
     row = slot // at.SLOT
     uncached = 0
