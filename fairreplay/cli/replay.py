@@ -73,7 +73,7 @@ def note_compilation(*, quiet: bool) -> None:
     from fairreplay.sandbox.compiled import is_compiled
 
     if not is_compiled():
-        note("compiling the engine: once on this machine, half a minute or so ...", quiet=quiet)
+        note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
 
 
 _COLUMNS = (
