@@ -16,8 +16,8 @@ PLACES_MIN = 64 * 64
 @inlined
 def enter(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, slot: int) -> None:
     finish = run[slot + at.FINISH]
-    place = finish & (len(calendar) - 1)
-    head = calendar[place]
+    place = finish & (len(calendar) - 1) & at.INDEX
+    head = calendar[place] & at.INDEX
     run[slot + at.EARLIER] = 0
     run[slot + at.LATER] = head
     calendar[place] = slot
@@ -43,14 +43,14 @@ def clear_place(calendar: Int64s, marks: Int64s, place: int) -> None:
 @inlined
 def leave(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, slot: int) -> None:
     """A member goes before its last tick."""
-    earlier = run[slot + at.EARLIER]
-    later = run[slot + at.LATER]
+    earlier = run[slot + at.EARLIER] & at.INDEX
+    later = run[slot + at.LATER] & at.INDEX
     if later != 0:
         run[later + at.EARLIER] = earlier
     if earlier != 0:
         run[earlier + at.LATER] = later
         return
-    place = run[slot + at.FINISH] & (len(calendar) - 1)
+    place = run[slot + at.FINISH] & (len(calendar) - 1) & at.INDEX
     calendar[place] = later
     if later == 0:
         clear_place(calendar, marks, place)
@@ -58,17 +58,23 @@ def leave(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, slot: int) ->
             find_next_finish(e, calendar, marks)
 
 
-@compiled
+@inlined
 def find_next_finish(e: Int64s, calendar: Int64s, marks: Int64s) -> None:
     """Set NEXT_FINISH to the first tick after this one at which somebody finishes."""
-    mask = len(calendar) - 1
-    words = len(calendar) >> 6
     base = e[at.TICK] + 1
-    place = base & mask
+    place = base & (len(calendar) - 1) & at.INDEX
     bits = marks[place >> 6] >> (place & 63)
     if bits != 0:
         e[at.NEXT_FINISH] = base + trailing_zeros(bits)
-        return
+    else:
+        _find_far_finish(e, calendar, marks, base)
+
+
+@compiled
+def _find_far_finish(e: Int64s, calendar: Int64s, marks: Int64s, base: int) -> None:
+    mask = len(calendar) - 1
+    words = len(calendar) >> 6
+    place = base & mask
     first = ((place >> 6) + 1) & (words - 1)
     above = first >> 6
     bits = marks[words + above] >> (first & 63)

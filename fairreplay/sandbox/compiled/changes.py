@@ -8,7 +8,16 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, refuse, victim_of
 from fairreplay.sandbox.compiled.prefix import resize_cache
-from fairreplay.sandbox.compiled.waiting import Int32s, clear_queues, greet, oldest_waiting, push, remove
+from fairreplay.sandbox.compiled.waiting import (
+    Int32s,
+    clear_queues,
+    greet,
+    oldest_waiting,
+    push,
+    queue_of,
+    remove,
+    waits,
+)
 from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, TOO_LONG, Int64s
 
 
@@ -62,9 +71,14 @@ def apply_changes(
         oldest = oldest_waiting(e, queues, active) if e[at.WAITING] > 0 else e[at.NEXT_ARRIVAL]
         clear_queues(e, queues, queue_ranks)
         for request in range(oldest, e[at.NEXT_ARRIVAL]):
-            if way[request * at.WAY + at.PLACE] == at.IN_QUEUE:
+            if waits(way, request):
                 greet(e, queues, active, queue_rows, request)
                 push(e, queues, active, queue_rows, way, prompt, request)
+        slot = run[at.NEXT]
+        while slot != 0:
+            queue = queue_of(e, queue_rows, run[slot + at.REQUEST])
+            run[slot + at.FLAGS] = (run[slot + at.FLAGS] & ((1 << at.FLAG_BITS) - 1)) | (queue << at.FLAG_BITS)
+            slot = run[slot + at.NEXT]
     if e[at.USABLE] == usable:
         return
     if e[at.PREFIX]:
@@ -79,7 +93,7 @@ def apply_changes(
     if e[at.WAITING] == 0:
         return
     for request in range(oldest_waiting(e, queues, active), e[at.NEXT_ARRIVAL]):
-        if way[request * at.WAY + at.PLACE] == at.IN_QUEUE and not ever_fits(e, prompt, cut, request):
+        if waits(way, request) and not ever_fits(e, prompt, cut, request):
             remove(e, queues, active, queue_rows, way, prompt, request)
             refuse(e, out, way, request, NEVER_FITS)
 
@@ -122,6 +136,7 @@ def take_arrivals(
             refuse(e, out, way, request, reason)
         else:
             greet(e, queues, active, queue_rows, request)
+            way[request * at.WAY + at.PLACE] = at.NEW
             push(e, queues, active, queue_rows, way, prompt, request)
         request += 1
     e[at.NEXT_ARRIVAL] = request

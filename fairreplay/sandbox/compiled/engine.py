@@ -108,6 +108,7 @@ def _run(
     e[at.NEXT_WEIGHTS] = 1
     e[at.DECODE_STEPS] = first.prefill_interval
     e[at.MODEL_LEN_VARIES] = model_len_varies
+    e[at.OWN_WEIGHTS] = bool(workload.request_weight.any())
     e[at.LEAPING] = leap
     e[at.SUMMING] = second_offset_ps is not None
     e[at.SECOND_OFFSET] = second_offset_ps or 0
@@ -115,6 +116,7 @@ def _run(
     run_ = np.zeros(slots * at.SLOT, np.int64)
     free_slots = np.arange(slots - 1, 0, -1, dtype=np.int64) * at.SLOT
     batch = np.zeros(slots, np.int64)
+    parts = np.zeros(slots, np.int64)
     flights = np.zeros((2, 2 * slots + 2), np.int64)
     out = np.zeros((at.RESULTS, count), np.int64)
     out[[at.SCHEDULED, at.FIRST_TOKEN, at.FINISHED]] = NEVER
@@ -132,16 +134,15 @@ def _run(
     sums = np.zeros(3 * at.SUMS, np.int64)
     rows = np.zeros((ROWS, at.ROW), np.int64)
     gathered: list[Int64s] = []
+    weights_at = np.array([at_ps for at_ps, _ in plan.weights], np.int64)
+    weights = np.array([inverse for _, inverse in plan.weights], np.int64).reshape(len(plan.weights), -1)
     done = False
     while not done:
         done = advance(
-            e, run_, free_slots, batch, flights, np.zeros(slots, np.int64), calendar, marks, phases, out, way, kept,
-            queues, active, queue_rows, queue_ranks, blocks, table, own, found, chains, chain_table,
-            workload.prefix_start, workload.prefix_ids, workload.prefix_block_tokens, settings,
-            np.array([at_ps for at_ps, _ in plan.weights], np.int64),
-            np.array([weights for _, weights in plan.weights], np.int64).reshape(len(plan.weights), -1),
-            workload.arrival_ps, workload.prompt_tokens, cut, workload.priority, workload.tenant,
-            workload.request_weight, sums, rows, PASSES_A_CALL,
+            e, run_, free_slots, batch, flights, parts, calendar, marks, phases, out, way, kept, queues, active,
+            queue_rows, queue_ranks, blocks, table, own, found, chains, chain_table, workload.prefix_start,
+            workload.prefix_ids, workload.prefix_block_tokens, settings, weights_at, weights, workload.arrival_ps,
+            workload.prompt_tokens, cut, workload.priority, workload.request_weight, sums, rows, PASSES_A_CALL,
         )  # fmt: skip
         gathered.append(rows[: e[at.ROWS]].copy())
         e[at.ROWS] = 0

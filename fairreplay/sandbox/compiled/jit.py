@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+_OPTIONS: Final = {
+    "nogil": True,
+    "error_model": "numpy",
+    "_nrt": False,  # no function here makes an array, and counting references to them takes most of the time
+    "no_cpython_wrapper": True,  # the kernel is all that Python calls
+    "no_cfunc_wrapper": True,
+}
+
+
 def compiled(function: Function) -> Function:
     """Compiled as part of the kernel that calls it."""
-    return numba.njit(nogil=True, error_model="numpy", _nrt=False)(function)
+    return numba.njit(**_OPTIONS)(function)
 
 
 def inlined(function: Function) -> Function:
     """Compiled into each of its callers: for small functions that are called often."""
-    return numba.njit(nogil=True, error_model="numpy", _nrt=False, forceinline=True)(function)
+    return numba.njit(**_OPTIONS, forceinline=True)(function)
 
 
 @numba.extending.intrinsic  # type: ignore[untyped-decorator]

@@ -57,7 +57,6 @@ def one_pass(
     prompt: Int64s,
     cut: Int64s,
     priority: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     sums: Int64s,
     rows: Int64s,
@@ -82,7 +81,7 @@ def one_pass(
     if may_admit and e[at.PREEMPTED] == 0:
         admit(
             e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found, chains,
-            prefix_start, prefix_tokens, prompt, cut, tenant, request_weight, weights, left,
+            prefix_start, prefix_tokens, prompt, cut, request_weight, weights, left,
         )  # fmt: skip
     if prefill_first:
         if e[at.BATCH] > 0:
@@ -106,7 +105,7 @@ def one_pass(
     if took_output:
         take_output(
             e, run, free_slots, out, kept, flights, queues, active, queue_rows, way, blocks, table, own, found, chains,
-            prefix_start, prefix_tokens, prompt, cut, tenant, request_weight, weights,
+            prefix_start, prefix_tokens, prompt, cut, request_weight, weights,
         )  # fmt: skip
     # nobody may block for ever
     e[at.IDLE_PASSES] += 1
@@ -173,7 +172,6 @@ def _kernel(sources: int) -> Callable[..., bool]:
         prompt: Int64s,
         cut: Int64s,
         priority: Int64s,
-        tenant: Int64s,
         request_weight: Int64s,
         sums: Int64s,
         rows: Int64s,
@@ -199,7 +197,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 e[at.CLOCK] = max(e[at.CLOCK], arrival[e[at.NEXT_ARRIVAL]])
             if e[at.CLOCK] >= change_ps:
                 if e[at.COHORT]:
-                    scatter(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight)
+                    scatter(e, run, calendar, marks, phases, queues, weights, request_weight)
                 apply_changes(
                     e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_ranks, way,
                     blocks, table, own, found, arrival, prompt, cut, priority,
@@ -213,21 +211,22 @@ def _kernel(sources: int) -> Callable[..., bool]:
                     e[at.HOLD] -= 1
                 else:
                     gather(
-                        e, run, parts, calendar, marks, phases, out, queues, queue_rows, weights, tenant,
+                        e, run, parts, calendar, marks, phases, queues, weights,
                         request_weight,
                     )  # fmt: skip
             if e[at.COHORT]:
-                if cohort_pass(
+                counted = cohort_pass(
                     e, run, free_slots, parts, calendar, marks, phases, out, way, kept, queues, active, queue_rows,
                     blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut,
-                    priority, tenant, request_weight, sums, rows, change_ps,
-                ):  # fmt: skip
+                    priority, request_weight, sums, rows, change_ps,
+                )  # fmt: skip
+                if counted:
                     continue
-                scatter(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight)
+                scatter(e, run, calendar, marks, phases, queues, weights, request_weight)
                 e[at.HOLD] = PASSES_OF_HOLD
             one_pass(
                 e, run, free_slots, batch, flights, out, way, kept, queues, active, queue_rows, blocks, table, own,
-                found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority, tenant,
+                found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,
                 request_weight, sums, rows,
             )  # fmt: skip
         return False

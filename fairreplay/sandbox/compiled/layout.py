@@ -49,6 +49,7 @@ from __future__ import annotations
     SUMMING,  # 1 if steps are summed
     LEAPING,  # 1 if the engine may leap
     MODEL_LEN_VARIES,
+    OWN_WEIGHTS,  # 1 if any request carries a weight of its own
     # the cohort: decoders that advance together
     COHORT,  # 1 while decoders are counted together
     TICK,  # decode steps of the cohort since the start
@@ -61,7 +62,7 @@ from __future__ import annotations
     NEXT_BAD,  # the first request from NEXT_ARRIVAL on that is refused at the door
     HOLD,  # passes until the engine tries to leap again
     OVERFLOW,  # 1 if the clock ran out of int64
-) = range(43)
+) = range(44)
 
 # ---- settings in force: a copy of one row of the settings table ----
 SETTINGS = 48
@@ -114,15 +115,18 @@ FCFS, PRIORITY, VTC, TYPE_PRIORITY, SJF = range(5)
     NEXT,
     IN_FLIGHT,
     TOKENS,
-    FILLED,
+    DONE,  # tokens computed in all, recomputed ones included; of a member: minus TICK
     FINISH,  # of a member: TICK at which it samples its last token
     LATER,  # of a member: neighbours among those of the same FINISH
     EARLIER,
     FLAGS,
 ) = range(16)
 SLOT = 16
+FILLED = FINISH  # of a request under prefix caching, where nobody is a member: blocks that are full of known tokens
 MEMBER = 1
 HELD = 2  # the whole KV of the request is held from its admission on
+RESUMED = 4  # after a preemption
+FLAG_BITS = 4  # above them stands the request's queue
 
 # ---- results ----
 (
@@ -141,14 +145,13 @@ RESULTS = 9
 # ---- by request ----
 FOLLOWER, PLACE = range(2)
 WAY = 2
-IN_QUEUE = -1  # PLACE of a request that waits; one that runs has its slot there
-GONE = -2
+NEW, BACK, GONE = -1, -2, -3  # PLACE of one that waits, at first or again, and of one that is done; else it is a slot
 KEPT_KNOWN, KEPT_BEST = range(2)
 KEPT = 2
 
 # ---- waiting queues ----
 HEAD, TAIL, ACTIVE_AT, RANK, SERVICE, RATE = range(6)
-QUEUE = 6
+QUEUE = 8
 
 # ---- blocks of the prefix cache ----
 BEFORE, AFTER, REFERENCES, KEY, HOLDER_BEFORE, HOLDER_AFTER, IS_CACHED = range(7)
@@ -162,4 +165,5 @@ SUMS = 6
 ROW = 8  # second, class, sums
 
 NONE = -1
+INDEX = 2**40 - 1  # ``index & INDEX`` is the same index, and the compiler sees that it counts from the start
 NO_CAP = 2**62

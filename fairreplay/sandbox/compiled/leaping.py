@@ -30,11 +30,12 @@ from fairreplay.sandbox.compiled.members import (
     complete,
     drop_running,
     preempt,
+    queue_at,
     victim_of,
 )
-from fairreplay.sandbox.compiled.stepping import prefill_cap, seat, try_head
+from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, queue_of, remove
+from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, remove
 from fairreplay.sandbox.engine import NEVER, NO_REASON, PS_PER_SECOND, Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
@@ -59,29 +60,26 @@ def join(
     calendar: Int64s,
     marks: Int64s,
     phases: Int64s,
-    out: Int64s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     slot: int,
 ) -> None:
     """A decoder becomes a member."""
     tick = e[at.TICK]
-    request = run[slot + at.REQUEST]
+    request = run[slot + at.REQUEST] & at.INDEX
     computed = run[slot + at.COMPUTED]
     run[slot + at.FLAGS] |= at.MEMBER
     run[slot + at.FINISH] = tick + run[slot + at.OUTPUT] - (run[slot + at.KNOWN] - run[slot + at.PROMPT])
     run[slot + at.COMPUTED] = computed - tick
     e[at.OFFSETS] += computed - tick
     e[at.MEMBERS] += 1
-    out[at.COMPUTED_TOKENS, request] -= tick
+    run[slot + at.DONE] -= tick
     if run[slot + at.FLAGS] & at.HELD == 0:
         count_growth(e, phases, computed, 1)
     if e[at.POLICY] == at.VTC:
-        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, tenant, request_weight, request)
-        queue = queue_of(e, queue_rows, request)
+        queue = queue_at(run, slot)
+        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, request_weight, queue, request)
         queues[queue + at.RATE] += rate
         queues[queue + at.SERVICE] -= rate * tick
     enter(e, run, calendar, marks, slot)
@@ -94,6 +92,7 @@ def count_growth(e: Int64s, phases: Int64s, computed: int, sign: int) -> None:
     phase = e[at.PHASE] - (computed & (size - 1) if e[at.SHIFT] >= 0 else computed % size)
     if phase < 0:
         phase += size
+    phase &= at.INDEX
     phases[phase] += sign
     phases[phase + size] += sign
     e[at.GROWING] += sign
@@ -104,21 +103,18 @@ def part(
     e: Int64s,
     run: Int64s,
     phases: Int64s,
-    out: Int64s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     slot: int,
 ) -> None:
     """A member leaves the cohort (the calendar apart); its slot says again what it has computed and owns."""
     tick = e[at.TICK]
-    request = run[slot + at.REQUEST]
+    request = run[slot + at.REQUEST] & at.INDEX
     computed = run[slot + at.COMPUTED] + tick
     e[at.OFFSETS] -= computed - tick
     e[at.MEMBERS] -= 1
-    out[at.COMPUTED_TOKENS, request] += tick
+    run[slot + at.DONE] += tick
     run[slot + at.COMPUTED] = computed
     run[slot + at.KNOWN] = computed + 1
     run[slot + at.BEST] = computed
@@ -127,8 +123,8 @@ def part(
         run[slot + at.OWNED] = blocks_for(e, computed)
     run[slot + at.FLAGS] &= ~at.MEMBER
     if e[at.POLICY] == at.VTC:
-        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, tenant, request_weight, request)
-        queue = queue_of(e, queue_rows, request)
+        queue = queue_at(run, slot)
+        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, request_weight, queue, request)
         queues[queue + at.RATE] -= rate
         queues[queue + at.SERVICE] += rate * tick
 
@@ -141,11 +137,8 @@ def gather(
     calendar: Int64s,
     marks: Int64s,
     phases: Int64s,
-    out: Int64s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
 ) -> None:
     """From steps one by one to a cohort."""
@@ -155,7 +148,7 @@ def gather(
     slot = run[at.NEXT]
     while slot != 0:
         if is_decoding(run, slot):
-            join(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
+            join(e, run, calendar, marks, phases, queues, weights, request_weight, slot)
         else:
             parts[e[at.PARTS]] = slot
             e[at.PARTS] += 1
@@ -169,11 +162,8 @@ def scatter(
     calendar: Int64s,
     marks: Int64s,
     phases: Int64s,
-    out: Int64s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
 ) -> None:
     """From a cohort to steps one by one."""
@@ -182,7 +172,7 @@ def scatter(
     while slot != 0:
         if run[slot + at.FLAGS] & at.MEMBER:
             leave(e, run, calendar, marks, slot)
-            part(e, run, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
+            part(e, run, phases, queues, weights, request_weight, slot)
         slot = run[slot + at.NEXT]
 
 
@@ -250,7 +240,7 @@ def advance_ticks(e: Int64s, k: int) -> None:
 # ---- finishes ----
 
 
-@compiled
+@inlined
 def finish_members(
     e: Int64s,
     run: Int64s,
@@ -261,21 +251,19 @@ def finish_members(
     out: Int64s,
     way: Int32s,
     queues: Int64s,
-    queue_rows: Int64s,
     weights: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
 ) -> None:
     """Those whose last tick this was are done."""
-    place = e[at.TICK] & (len(calendar) - 1)
-    slot = calendar[place]
+    place = e[at.TICK] & (len(calendar) - 1) & at.INDEX
+    slot = calendar[place] & at.INDEX
     clear_place(calendar, marks, place)
     while slot != 0:
-        part(e, run, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
+        part(e, run, phases, queues, weights, request_weight, slot)
         e[at.FREE] += run[slot + at.OWNED]
         drop_running(e, run, free_slots, slot)
-        complete(e, out, way, run[slot + at.REQUEST])
-        slot = run[slot + at.LATER]
+        complete(e, run, out, way, slot, run[slot + at.REQUEST] & at.INDEX)
+        slot = run[slot + at.LATER] & at.INDEX
     find_next_finish(e, calendar, marks)
 
 
@@ -287,7 +275,7 @@ def give_parts_tokens(e: Int64s, run: Int64s, parts: Int64s, left: int) -> int:
     """Tokens for running prefills in list order; returns the budget left, or -1 if members' order matters."""
     cap = e[at.CAP]
     for place in range(e[at.PARTS]):
-        slot = parts[place]
+        slot = parts[place] & at.INDEX
         wanted = min(run[slot + at.KNOWN] - run[slot + at.COMPUTED], cap)
         if wanted > left:
             other = run[at.PREVIOUS]
@@ -331,7 +319,6 @@ def free_by_preemption(
     arrival: Int64s,
     prompt: Int64s,
     priority: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     demand: int,
 ) -> int:
@@ -341,7 +328,7 @@ def free_by_preemption(
         if run[slot + at.FLAGS] & at.MEMBER:
             before = phases[e[at.PHASE]]
             leave(e, run, calendar, marks, slot)
-            part(e, run, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
+            part(e, run, phases, queues, weights, request_weight, slot)
             demand -= before - phases[e[at.PHASE]]
         else:
             demand -= part_growth(e, run, slot)
@@ -401,6 +388,49 @@ def spread(e: Int64s, phases: Int64s, sums: Int64s, rows: Int64s, first: int, gr
 
 
 @inlined
+def end_prefills(
+    e: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    parts: Int64s,
+    calendar: Int64s,
+    marks: Int64s,
+    phases: Int64s,
+    out: Int64s,
+    way: Int32s,
+    queues: Int64s,
+    weights: Int64s,
+    request_weight: Int64s,
+) -> None:
+    """Prefills that have reached their known tokens sample one, and finish or become members."""
+    stay = 0
+    for place in range(e[at.PARTS]):
+        slot = parts[place] & at.INDEX
+        request = run[slot + at.REQUEST] & at.INDEX
+        output = run[slot + at.OUTPUT]
+        known = run[slot + at.KNOWN]
+        if run[slot + at.COMPUTED] == known:
+            if output != 0:
+                known += 1
+                run[slot + at.KNOWN] = known
+                if e[at.POLICY] == at.VTC:
+                    charge(e, queues, weights, request_weight, queue_at(run, slot), request, e[at.OUTPUT_COST])
+            if run[slot + at.FLAGS] & at.RESUMED == 0 or out[at.FIRST_TOKEN, request] == NEVER:
+                out[at.FIRST_TOKEN, request] = e[at.CLOCK]
+            if known - run[slot + at.PROMPT] >= output:
+                e[at.FREE] += run[slot + at.OWNED]
+                drop_running(e, run, free_slots, slot)
+                complete(e, run, out, way, slot, request)
+                continue
+        if is_decoding(run, slot):
+            join(e, run, calendar, marks, phases, queues, weights, request_weight, slot)
+        else:
+            parts[stay] = slot
+            stay += 1
+    e[at.PARTS] = stay
+
+
+@inlined
 def end_empty_pass(e: Int64s, sums: Int64s, rows: Int64s) -> None:
     """All that ran was preempted: requests that a smaller cache can never hold."""
     e[at.IDLE_PASSES] += 1
@@ -409,7 +439,7 @@ def end_empty_pass(e: Int64s, sums: Int64s, rows: Int64s) -> None:
     e[at.PREEMPTED] = 0
 
 
-@compiled
+@inlined
 def cohort_pass(
     e: Int64s,
     run: Int64s,
@@ -436,7 +466,6 @@ def cohort_pass(
     prompt: Int64s,
     cut: Int64s,
     priority: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     sums: Int64s,
     rows: Int64s,
@@ -465,14 +494,14 @@ def cohort_pass(
             return False
         needed = free_by_preemption(
             e, run, free_slots, parts, calendar, marks, phases, out, kept, queues, active, queue_rows, way,
-            blocks, table, own, found, weights, arrival, prompt, priority, tenant, request_weight, needed,
+            blocks, table, own, found, weights, arrival, prompt, priority, request_weight, needed,
         )  # fmt: skip
         if e[at.RUNNING] == 0:
             end_empty_pass(e, sums, rows)
             return True
     e[at.FREE] -= needed
     for place in range(e[at.PARTS]):
-        slot = parts[place]
+        slot = parts[place] & at.INDEX
         run[slot + at.OWNED] += part_growth(e, run, slot)
 
     # admission; ``arrivals_matter`` unless nobody who arrives now could be admitted while only members run
@@ -490,7 +519,7 @@ def cohort_pass(
                 arrivals_matter = False
                 break
             request, tokens, size = try_head(
-                e, kept, out, queues, active, blocks, table, found, chains, prefix_start, prefix_tokens,
+                e, kept, queues, active, way, blocks, table, found, chains, prefix_start, prefix_tokens,
                 prompt, cut, left,
             )  # fmt: skip
             if request < 0:
@@ -499,140 +528,108 @@ def cohort_pass(
                 arrivals_matter = e[at.POLICY] != at.FCFS or e[at.THRESHOLD] != 0
                 break
             remove(e, queues, active, queue_rows, way, prompt, request)
-            slot = seat(e, run, free_slots, out, kept, way, prompt, cut, request)
+            slot = seat(e, run, free_slots, out, kept, queue_rows, way, prompt, cut, request)
             run[slot + at.OWNED] = size
             run[slot + at.TOKENS] = tokens
             e[at.FREE] -= size
-            if out[at.SCHEDULED, request] == NEVER:
-                out[at.SCHEDULED, request] = e[at.CLOCK]
-                if e[at.POLICY] == at.VTC:
-                    units = e[at.PROMPT_COST] * prompt[request]
-                    charge(e, queues, queue_rows, weights, tenant, request_weight, request, units)
+            if run[slot + at.FLAGS] & at.RESUMED == 0:
+                first_admission(e, run, out, queues, weights, request_weight, slot)
             parts[e[at.PARTS]] = slot
             e[at.PARTS] += 1
             left -= tokens
     if e[at.POLICY] == at.VTC or e[at.SUMMING]:
         arrivals_matter = True
 
-    # a step with prefills, alone or with the members
+    members = e[at.MEMBERS]
+    prefills = 0
+    prefill_tokens = 0
+    ticks = 1
+    start_ps = e[at.CLOCK]
     if e[at.PARTS] > 0:
-        ticking = 0 if alone else e[at.MEMBERS]
-        used = e[at.USABLE] - e[at.FREE]
-        prefill_tokens = 0
-        prefills = 0
+        # a step with prefills, alone or with the members
+        if alone:
+            members = 0
+            ticks = 0
+            e[at.DECODE_STEPS] = 0
         context = np.int64(0)
-        progress = ticking > 0
+        progress = members > 0
         for place in range(e[at.PARTS]):
-            slot = parts[place]
+            slot = parts[place] & at.INDEX
             tokens = run[slot + at.TOKENS]
             if tokens == 0:
                 continue
-            request = run[slot + at.REQUEST]
             computed = run[slot + at.COMPUTED]
             after = computed + tokens
             best = run[slot + at.BEST]
             prefills += 1
             prefill_tokens += tokens
             context += after
-            out[at.COMPUTED_TOKENS, request] += tokens
+            run[slot + at.DONE] += tokens
             if computed < best:
-                out[at.RECOMPUTED, request] += min(after, best) - computed
+                out[at.RECOMPUTED, run[slot + at.REQUEST]] += min(after, best) - computed
             if after > best:
                 progress = True
                 run[slot + at.BEST] = after
             run[slot + at.COMPUTED] = after
-        if ticking > 0:
-            context += e[at.OFFSETS] + ticking * (e[at.TICK] + 1)
-        start_ps = e[at.CLOCK]
+        if members > 0:
+            context += e[at.OFFSETS] + members * (e[at.TICK] + 1)
         e[at.CLOCK] += (
-            e[at.BASE_PS] + e[at.PREFILL_PS] * prefill_tokens + e[at.DECODE_PS] * ticking + e[at.CONTEXT_PS] * context
+            e[at.BASE_PS] + e[at.PREFILL_PS] * prefill_tokens + e[at.DECODE_PS] * members + e[at.CONTEXT_PS] * context
         )
-        if ticking > 0:
-            advance_ticks(e, 1)
-            if e[at.TICK] == e[at.NEXT_FINISH]:
-                finish_members(
-                    e, run, free_slots, calendar, marks, phases, out, way, queues, queue_rows, weights, tenant,
-                    request_weight,
-                )  # fmt: skip
-        stay = 0
-        for place in range(e[at.PARTS]):
-            slot = parts[place]
-            request = run[slot + at.REQUEST]
-            output = run[slot + at.OUTPUT]
-            known = run[slot + at.KNOWN]
-            computed = run[slot + at.COMPUTED]
-            if computed == known:
-                if output != 0:
-                    known += 1
-                    run[slot + at.KNOWN] = known
-                    if e[at.POLICY] == at.VTC:
-                        charge(e, queues, queue_rows, weights, tenant, request_weight, request, e[at.OUTPUT_COST])
-                if out[at.FIRST_TOKEN, request] == NEVER:
-                    out[at.FIRST_TOKEN, request] = e[at.CLOCK]
-                if known - run[slot + at.PROMPT] >= output:
-                    e[at.FREE] += run[slot + at.OWNED]
-                    drop_running(e, run, free_slots, slot)
-                    complete(e, out, way, request)
-                    continue
-            if is_decoding(run, slot):
-                join(e, run, calendar, marks, phases, out, queues, queue_rows, weights, tenant, request_weight, slot)
-                continue
-            parts[stay] = slot
-            stay += 1
-        e[at.PARTS] = stay
         e[at.STEPS] += 1
-        if alone:
-            e[at.DECODE_STEPS] = 0
         e[at.IDLE_PASSES] = 1 if progress else e[at.IDLE_PASSES] + 1
+    else:
+        # a stretch of ticks; the first one's blocks are taken for a pass with prefills, but not yet with prefills alone
+        if members == 0:
+            return False
+        if not alone:
+            e[at.FREE] += needed
+        elif phases[e[at.PHASE]] > e[at.FREE]:
+            free_by_preemption(
+                e, run, free_slots, parts, calendar, marks, phases, out, kept, queues, active, queue_rows, way, blocks,
+                table, own, found, weights, arrival, prompt, priority, request_weight, phases[e[at.PHASE]],
+            )  # fmt: skip
+            if e[at.RUNNING] == 0:
+                end_empty_pass(e, sums, rows)
+                return True
+            stretch = 1
+            members = e[at.MEMBERS]
+        growth = e[at.CONTEXT_PS] * members
+        first = e[at.BASE_PS] + e[at.DECODE_PS] * members + e[at.CONTEXT_PS] * (e[at.OFFSETS] + members * e[at.TICK])
+        ticks = ticks_with_blocks(e, phases, min(stretch, e[at.NEXT_FINISH] - e[at.TICK]))
+        event = change_ps
+        coming = e[at.NEXT_ARRIVAL] if arrivals_matter else next_bad_arrival(e, prompt, cut)
+        if coming < len(arrival):
+            event = min(event, arrival[coming])
         if e[at.SUMMING]:
-            add_pass(e, sums, rows, start_ps, prefills, ticking, prefill_tokens + ticking, used)
-        e[at.PREEMPTED] = 0
-        return True
-    if e[at.MEMBERS] == 0:
-        return False
-
-    # a stretch of ticks; the first one's blocks are taken for a pass with prefills, but not yet with prefills alone
-    if not alone:
-        e[at.FREE] += needed
-    elif phases[e[at.PHASE]] > e[at.FREE]:
-        free_by_preemption(
-            e, run, free_slots, parts, calendar, marks, phases, out, kept, queues, active, queue_rows, way,
-            blocks, table, own, found, weights, arrival, prompt, priority, tenant, request_weight, phases[e[at.PHASE]],
-        )  # fmt: skip
-        if e[at.RUNNING] == 0:
-            end_empty_pass(e, sums, rows)
-            return True
-        stretch = 1
-    members = e[at.MEMBERS]
-    growth = e[at.CONTEXT_PS] * members
-    first = e[at.BASE_PS] + e[at.DECODE_PS] * members + e[at.CONTEXT_PS] * (e[at.OFFSETS] + members * e[at.TICK])
-    k = ticks_with_blocks(e, phases, min(stretch, e[at.NEXT_FINISH] - e[at.TICK]))
-    event = change_ps
-    coming = e[at.NEXT_ARRIVAL] if arrivals_matter else next_bad_arrival(e, prompt, cut)
-    if coming < len(arrival):
-        event = min(event, arrival[coming])
-    if e[at.SUMMING]:
-        event = min(event, e[at.CLOCK] + (len(rows) - e[at.ROWS] - 8) * PS_PER_SECOND)
-    if k > 1 and first + growth > 0:
-        span = event - e[at.CLOCK]
-        if float(k) * (first + 0.5 * growth * (k + 1.0)) > 0.99 * span:
-            k = min(k, ticks_until(first, growth, span))
-    if e[at.SUMMING]:
-        spread(e, phases, sums, rows, first, growth, k - 1)
-    start_ps = e[at.CLOCK] + ticks_ps(first, growth, k - 1)
-    e[at.CLOCK] += ticks_ps(first, growth, k)
-    e[at.FREE] -= growth_of(e, phases, k)
+            event = min(event, e[at.CLOCK] + (len(rows) - e[at.ROWS] - 8) * PS_PER_SECOND)
+        if ticks > 1 and first + growth > 0:
+            span = event - e[at.CLOCK]
+            if float(ticks) * (first + 0.5 * growth * (ticks + 1.0)) > 0.99 * span:
+                ticks = min(ticks, ticks_until(first, growth, span))
+        if e[at.SUMMING] and ticks > 1:
+            spread(e, phases, sums, rows, first, growth, ticks - 1)
+        start_ps = e[at.CLOCK] + ticks_ps(first, growth, ticks - 1)
+        e[at.CLOCK] += ticks_ps(first, growth, ticks)
+        e[at.FREE] -= growth_of(e, phases, ticks)
+        e[at.STEPS] += ticks
+        e[at.IDLE_PASSES] = 1
+        if alone:
+            e[at.DECODE_STEPS] += ticks
     used = e[at.USABLE] - e[at.FREE]
-    advance_ticks(e, k)
-    if e[at.TICK] == e[at.NEXT_FINISH]:
-        finish_members(
-            e, run, free_slots, calendar, marks, phases, out, way, queues, queue_rows, weights, tenant, request_weight
-        )
-    e[at.STEPS] += k
-    if alone:
-        e[at.DECODE_STEPS] += k
-    e[at.IDLE_PASSES] = 1
+    if members > 0:
+        advance_ticks(e, ticks)
+        if e[at.TICK] == e[at.NEXT_FINISH]:
+            finish_members(
+                e, run, free_slots, calendar, marks, phases, out, way, queues, weights,
+                request_weight,
+            )  # fmt: skip
+    if prefills > 0:
+        end_prefills(
+            e, run, free_slots, parts, calendar, marks, phases, out, way, queues, weights,
+            request_weight,
+        )  # fmt: skip
     if e[at.SUMMING]:
-        add_pass(e, sums, rows, start_ps, 0, members, members, used)
+        add_pass(e, sums, rows, start_ps, prefills, members, prefill_tokens + members, used)
     e[at.PREEMPTED] = 0
     return True

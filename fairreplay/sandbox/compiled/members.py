@@ -7,7 +7,7 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.prefix import give_back
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, push, queue_of, remove
+from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, push, remove
 from fairreplay.sandbox.engine import LIVELOCK, NEVER_FITS, OK, REFUSED, Int64s
 
 
@@ -29,8 +29,8 @@ def final_tokens(prompt: int, output: int) -> int:
 def append_running(e: Int64s, run: Int64s, free_slots: Int64s) -> int:
     """A slot for a request that joins the end of the running list."""
     e[at.FREE_SLOTS] -= 1
-    slot = free_slots[e[at.FREE_SLOTS]]
-    last = run[at.PREVIOUS]
+    slot = free_slots[e[at.FREE_SLOTS] & at.INDEX] & at.INDEX
+    last = run[at.PREVIOUS] & at.INDEX
     run[slot + at.PREVIOUS] = last
     run[slot + at.NEXT] = 0
     run[last + at.NEXT] = slot
@@ -42,11 +42,11 @@ def append_running(e: Int64s, run: Int64s, free_slots: Int64s) -> int:
 @inlined
 def drop_running(e: Int64s, run: Int64s, free_slots: Int64s, slot: int) -> None:
     """Leave the running list; the slot's numbers stay readable until another request takes it."""
-    before = run[slot + at.PREVIOUS]
-    after = run[slot + at.NEXT]
+    before = run[slot + at.PREVIOUS] & at.INDEX
+    after = run[slot + at.NEXT] & at.INDEX
     run[before + at.NEXT] = after
     run[after + at.PREVIOUS] = before
-    free_slots[e[at.FREE_SLOTS]] = slot
+    free_slots[e[at.FREE_SLOTS] & at.INDEX] = slot
     e[at.FREE_SLOTS] += 1
     e[at.RUNNING] -= 1
 
@@ -69,7 +69,15 @@ def refuse(e: Int64s, out: Int64s, way: Int32s, request: int, reason: int) -> No
 
 
 @inlined
-def complete(e: Int64s, out: Int64s, way: Int32s, request: int) -> None:
+def complete(e: Int64s, run: Int64s, out: Int64s, way: Int32s, slot: int, request: int) -> None:
+    """A request that runs in ``slot`` is done."""
+    out[at.COMPUTED_TOKENS, request] = run[slot + at.DONE]
+    complete_waiting(e, out, way, request)
+
+
+@inlined
+def complete_waiting(e: Int64s, out: Int64s, way: Int32s, request: int) -> None:
+    """A request whose last token came while it waited after a preemption is done."""
     out[at.FINISHED, request] = e[at.CLOCK]
     out[at.STATUS, request] = OK
     way[request * at.WAY + at.PLACE] = at.GONE
@@ -77,18 +85,16 @@ def complete(e: Int64s, out: Int64s, way: Int32s, request: int) -> None:
 
 @inlined
 def charge(
-    e: Int64s,
-    queues: Int64s,
-    queue_rows: Int64s,
-    weights: Int64s,
-    tenant: Int64s,
-    request_weight: Int64s,
-    request: int,
-    units: int,
+    e: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int, units: int
 ) -> None:
-    """Service of ``units`` before weighting, to the request's tenant."""
-    queue = queue_of(e, queue_rows, request)
-    queues[queue + at.SERVICE] += units * inverse_weight(e, weights, tenant, request_weight, request)
+    """Service of ``units`` before weighting, to the tenant whose queue this is."""
+    queues[queue + at.SERVICE] += units * inverse_weight(e, weights, request_weight, queue, request)
+
+
+@inlined
+def queue_at(run: Int64s, slot: int) -> int:
+    """The queue that the request in ``slot`` came from."""
+    return (run[slot + at.FLAGS] >> at.FLAG_BITS) & at.INDEX
 
 
 @inlined
@@ -136,9 +142,11 @@ def preempt(
     release(e, run, blocks, table, own, found, slot)
     kept[request * at.KEPT + at.KEPT_KNOWN] = run[slot + at.KNOWN]
     kept[request * at.KEPT + at.KEPT_BEST] = run[slot + at.BEST]
+    out[at.COMPUTED_TOKENS, request] = run[slot + at.DONE]
     out[at.PREEMPTIONS, request] += 1
     e[at.PREEMPTED] += 1
     if blocks_for(e, final_tokens(run[slot + at.PROMPT], run[slot + at.OUTPUT])) <= e[at.USABLE]:
+        way[request * at.WAY + at.PLACE] = at.BACK
         push(e, queues, active, queue_rows, way, prompt, request)
     else:
         refuse(e, out, way, request, NEVER_FITS)
@@ -163,9 +171,10 @@ def refuse_anywhere(
 ) -> None:
     """Turn away a request that waits or runs, because nothing else would end a deadlock."""
     place = np.int64(way[request * at.WAY + at.PLACE])
-    if place == at.IN_QUEUE:
+    if place < 0:
         remove(e, queues, active, queue_rows, way, prompt, request)
     else:
+        out[at.COMPUTED_TOKENS, request] = run[place + at.DONE]
         drop_running(e, run, free_slots, place)
         release(e, run, blocks, table, own, found, place)
     refuse(e, out, way, request, LIVELOCK)

@@ -11,14 +11,16 @@ from fairreplay.sandbox.compiled.members import (
     blocks_for,
     charge,
     complete,
+    complete_waiting,
     drop_running,
     final_tokens,
     preempt,
+    queue_at,
     release,
     victim_of,
 )
 from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
-from fairreplay.sandbox.compiled.waiting import Int32s, head_of_queues, remove
+from fairreplay.sandbox.compiled.waiting import Int32s, head_of_queues, queue_of, remove
 from fairreplay.sandbox.engine import NEVER, Int64s
 
 
@@ -128,13 +130,13 @@ def schedule_running(
     return budget
 
 
-@compiled
+@inlined
 def try_head(
     e: Int64s,
     kept: Int64s,
-    out: Int64s,
     queues: Int64s,
     active: Int64s,
+    way: Int32s,
     blocks: Int64s,
     table: Int64s,
     found: Int64s,
@@ -146,9 +148,9 @@ def try_head(
     budget: int,
 ) -> tuple[int, int, int]:
     """The head of the queues: (request, tokens, blocks) if it fits now, else (NONE, 0, 0)."""
-    request = head_of_queues(e, queues, active)
+    request = head_of_queues(e, queues, active) & at.INDEX
     known = prompt[request]
-    if out[at.PREEMPTIONS, request] > 0:
+    if way[request * at.WAY + at.PLACE] == at.BACK:
         known = kept[request * at.KEPT + at.KEPT_KNOWN]
     hit = 0
     evictable = 0
@@ -195,7 +197,6 @@ def admit(
     prefix_tokens: int,
     prompt: Int64s,
     cut: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     weights: Int64s,
     budget: int,
@@ -203,13 +204,13 @@ def admit(
     """Waiting requests by rank, until a head does not fit."""
     while e[at.WAITING] > 0 and budget > 0 and e[at.RUNNING] < e[at.MOST_RUNNING]:
         request, tokens, size = try_head(
-            e, kept, out, queues, active, blocks, table, found, chains, prefix_start, prefix_tokens,
+            e, kept, queues, active, way, blocks, table, found, chains, prefix_start, prefix_tokens,
             prompt, cut, budget,
         )  # fmt: skip
         if request < 0:
             return
         remove(e, queues, active, queue_rows, way, prompt, request)
-        slot = seat(e, run, free_slots, out, kept, way, prompt, cut, request)
+        slot = seat(e, run, free_slots, out, kept, queue_rows, way, prompt, cut, request)
         cached = 0
         if e[at.PREFIX]:
             cached = e[at.HIT] * e[at.BLOCK_SIZE]
@@ -224,12 +225,9 @@ def admit(
             e[at.FREE] -= size
         run[slot + at.COMPUTED] = cached
         run[slot + at.TOKENS] = tokens
-        if out[at.SCHEDULED, request] == NEVER:
-            out[at.SCHEDULED, request] = e[at.CLOCK]
+        if run[slot + at.FLAGS] & at.RESUMED == 0:
             out[at.CACHED, request] = cached
-            if e[at.POLICY] == at.VTC:
-                units = e[at.PROMPT_COST] * prompt[request]
-                charge(e, queues, queue_rows, weights, tenant, request_weight, request, units)
+            first_admission(e, run, out, queues, weights, request_weight, slot)
         batch[e[at.BATCH]] = slot
         e[at.BATCH] += 1
         budget -= tokens
@@ -242,6 +240,7 @@ def seat(
     free_slots: Int64s,
     out: Int64s,
     kept: Int64s,
+    queue_rows: Int64s,
     way: Int32s,
     prompt: Int64s,
     cut: Int64s,
@@ -252,17 +251,32 @@ def seat(
     run[slot + at.REQUEST] = request
     run[slot + at.PROMPT] = prompt[request]
     run[slot + at.OUTPUT] = cut[request]
-    if out[at.PREEMPTIONS, request] > 0:
+    flags = at.HELD if e[at.RESERVE] else 0
+    if way[request * at.WAY + at.PLACE] == at.BACK:
+        flags |= at.RESUMED
+        run[slot + at.DONE] = out[at.COMPUTED_TOKENS, request]
         run[slot + at.KNOWN] = kept[request * at.KEPT + at.KEPT_KNOWN]
         run[slot + at.BEST] = kept[request * at.KEPT + at.KEPT_BEST]
     else:
+        run[slot + at.DONE] = 0
         run[slot + at.KNOWN] = prompt[request]
         run[slot + at.BEST] = 0
     run[slot + at.COMPUTED] = 0
     run[slot + at.IN_FLIGHT] = 0
-    run[slot + at.FLAGS] = at.HELD if e[at.RESERVE] else 0
+    run[slot + at.FLAGS] = flags | (queue_of(e, queue_rows, request) << at.FLAG_BITS)
     way[request * at.WAY + at.PLACE] = slot
     return slot
+
+
+@inlined
+def first_admission(
+    e: Int64s, run: Int64s, out: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, slot: int
+) -> None:
+    request = run[slot + at.REQUEST] & at.INDEX
+    out[at.SCHEDULED, request] = e[at.CLOCK]
+    if e[at.POLICY] == at.VTC:
+        units = e[at.PROMPT_COST] * run[slot + at.PROMPT]
+        charge(e, queues, weights, request_weight, queue_at(run, slot), request, units)
 
 
 @compiled
@@ -287,7 +301,7 @@ def start(e: Int64s, run: Int64s, batch: Int64s, out: Int64s, flights: Int64s) -
         else:
             decodes += 1
         after = computed + tokens
-        out[at.COMPUTED_TOKENS, request] += tokens
+        run[slot + at.DONE] += tokens
         if computed < best:
             out[at.RECOMPUTED, request] += min(after, best) - computed
         if after > best:
@@ -334,7 +348,6 @@ def take_output(
     prefix_tokens: int,
     prompt: Int64s,
     cut: Int64s,
-    tenant: Int64s,
     request_weight: Int64s,
     weights: Int64s,
 ) -> None:
@@ -350,13 +363,13 @@ def take_output(
             continue
         output = cut[request]
         known = np.int64(0)
-        if slot == at.IN_QUEUE:
+        if slot < 0:
             known = kept[request * at.KEPT + at.KEPT_KNOWN]
         else:
             known = run[slot + at.KNOWN]
         if output != 0:
             known += 1
-            if slot == at.IN_QUEUE:
+            if slot < 0:
                 kept[request * at.KEPT + at.KEPT_KNOWN] = known
             else:
                 run[slot + at.KNOWN] = known
@@ -368,16 +381,18 @@ def take_output(
                         min(run[slot + at.COMPUTED] - run[slot + at.IN_FLIGHT], known),
                     )  # fmt: skip
             if e[at.POLICY] == at.VTC:
-                charge(e, queues, queue_rows, weights, tenant, request_weight, request, e[at.OUTPUT_COST])
+                queue = queue_of(e, queue_rows, request)
+                charge(e, queues, weights, request_weight, queue, request, e[at.OUTPUT_COST])
         if out[at.FIRST_TOKEN, request] == NEVER:
             out[at.FIRST_TOKEN, request] = e[at.CLOCK]
         if known - prompt[request] >= output:
-            if slot == at.IN_QUEUE:
+            if slot < 0:
                 remove(e, queues, active, queue_rows, way, prompt, request)
+                complete_waiting(e, out, way, request)
             else:
                 drop_running(e, run, free_slots, slot)
                 release(e, run, blocks, table, own, found, slot)
-            complete(e, out, way, request)
+                complete(e, run, out, way, slot, request)
 
 
 @compiled

@@ -19,7 +19,7 @@ Int32s = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 @inlined
 def queue_of(e: Int64s, queue_rows: Int64s, request: int) -> int:
     row = e[at.QUEUE_ROW]
-    return 0 if row < 0 else queue_rows[row, request] * at.QUEUE
+    return 0 if row < 0 else queue_rows[row & at.INDEX, request] * at.QUEUE
 
 
 @inlined
@@ -35,15 +35,29 @@ def rerank(e: Int64s, queues: Int64s, queue: int, prompt: Int64s) -> None:
         queues[queue + at.RANK] = prompt[queues[queue + at.HEAD]]
 
 
-@compiled
+@inlined
 def push(
     e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, way: Int32s, prompt: Int64s, request: int
 ) -> None:
-    """``request`` joins its queue at the place that its index gives it."""
+    """``request`` joins its queue at the place that its index gives it, mostly at the end."""
     queue = queue_of(e, queue_rows, request)
     place = request * at.WAY
-    way[place + at.PLACE] = at.IN_QUEUE
     e[at.WAITING] += 1
+    tail = queues[queue + at.TAIL]
+    if queues[queue + at.HEAD] >= 0 and request > tail:
+        way[tail * at.WAY + at.FOLLOWER] = request
+        queues[queue + at.TAIL] = request
+        way[place + at.FOLLOWER] = at.NONE
+    else:
+        _push_before(e, queues, active, way, prompt, queue, request)
+
+
+@compiled
+def _push_before(
+    e: Int64s, queues: Int64s, active: Int64s, way: Int32s, prompt: Int64s, queue: int, request: int
+) -> None:
+    """Into an empty queue, or before others."""
+    place = request * at.WAY
     head = queues[queue + at.HEAD]
     if head < 0:
         queues[queue + at.HEAD] = request
@@ -53,10 +67,6 @@ def push(
         active[e[at.ACTIVE]] = queue
         e[at.ACTIVE] += 1
         rerank(e, queues, queue, prompt)
-    elif request > queues[queue + at.TAIL]:
-        way[queues[queue + at.TAIL] * at.WAY + at.FOLLOWER] = request
-        queues[queue + at.TAIL] = request
-        way[place + at.FOLLOWER] = at.NONE
     elif request < head:
         queues[queue + at.HEAD] = request
         way[place + at.FOLLOWER] = head
@@ -69,7 +79,7 @@ def push(
         way[before * at.WAY + at.FOLLOWER] = request
 
 
-@compiled
+@inlined
 def remove(
     e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, way: Int32s, prompt: Int64s, request: int
 ) -> None:
@@ -78,11 +88,20 @@ def remove(
     e[at.WAITING] -= 1
     follower = way[request * at.WAY + at.FOLLOWER]
     head = queues[queue + at.HEAD]
-    if head == request:
+    if head == request and follower >= 0:
         queues[queue + at.HEAD] = follower
-        if follower >= 0:
-            rerank(e, queues, queue, prompt)
-            return
+        rerank(e, queues, queue, prompt)
+    else:
+        _remove_rare(e, queues, active, way, queue, request)
+
+
+@compiled
+def _remove_rare(e: Int64s, queues: Int64s, active: Int64s, way: Int32s, queue: int, request: int) -> None:
+    """The only request of its queue, or one that is not at the head."""
+    follower = way[request * at.WAY + at.FOLLOWER]
+    head = queues[queue + at.HEAD]
+    if head == request:
+        queues[queue + at.HEAD] = at.NONE
         last = active[e[at.ACTIVE] - 1]
         place = queues[queue + at.ACTIVE_AT]
         active[place] = last
@@ -99,12 +118,17 @@ def remove(
         queues[queue + at.TAIL] = before
 
 
-@compiled
+@inlined
 def head_of_queues(e: Int64s, queues: Int64s, active: Int64s) -> int:
     """The waiting request that goes next; there is one."""
-    best = active[0]
     if e[at.ACTIVE] == 1:
-        return queues[best + at.HEAD]
+        return queues[active[0] + at.HEAD]
+    return _lowest_head(e, queues, active)
+
+
+@compiled
+def _lowest_head(e: Int64s, queues: Int64s, active: Int64s) -> int:
+    best = active[0]
     if e[at.POLICY] == at.VTC:
         least = service(e, queues, best)
         for place in range(1, e[at.ACTIVE]):
@@ -146,15 +170,23 @@ def greet(e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, request
 
 
 @inlined
-def inverse_weight(e: Int64s, weights: Int64s, tenant: Int64s, request_weight: Int64s, request: int) -> int:
-    own = request_weight[request]
-    return own if own != 0 else weights[e[at.WEIGHTS], tenant[request]]
+def inverse_weight(e: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int) -> int:
+    """What a token of ``request`` counts under ``vtc``, where a queue is a tenant's."""
+    if e[at.OWN_WEIGHTS] and request_weight[request] != 0:
+        return request_weight[request]
+    return weights[e[at.WEIGHTS], queue // at.QUEUE]
+
+
+@inlined
+def waits(way: Int32s, request: int) -> bool:
+    place = way[request * at.WAY + at.PLACE]
+    return place < 0 and place != at.GONE
 
 
 @compiled
 def youngest_waiting(e: Int64s, way: Int32s) -> int:
     request = e[at.NEXT_ARRIVAL] - 1
-    while way[request * at.WAY + at.PLACE] != at.IN_QUEUE:
+    while not waits(way, request):
         request -= 1
     return request
 
