@@ -24,8 +24,9 @@ bench: $(VENV)/installed-test
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # The example report that the README shows; its report.json is compared in the tests.
-example: $(VENV)/installed-test debian
-	$(BIN)/python tests/make_example.py
+example: $(VENV)/installed
+	$(BIN)/fairreplay demo -o build/example --quiet
+	mkdir -p reports/example && cp build/example/report.html build/example/report.json reports/example/
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -116,7 +116,7 @@ def _summary(fitted: Calibration, output: Path) -> str:
     rows.append(["TTFT, median request", *(_factor(part.ttft_median_error) for part in parts)])
     rows.append(["decode time, median request", *(_factor(part.decode_median_error) for part in parts)])
     values = [f"{key} = {value}" for key, value in _flat(fitted.values)]
-    lines = [console.table(columns, rows), "", *values, *(f"kept {reason}" for reason in fitted.kept)]
+    lines = [console.table(columns, rows), "", *values, *(f"not fitted: {reason}" for reason in fitted.kept)]
     return "\n".join([*lines, "", f"{console.printable(str(output))} written after {fitted.simulations} simulations"])
 
 

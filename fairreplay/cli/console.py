@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 WIDTH_MAX = 100
 CELL_MAX = 36
+COLUMN_MIN = 6
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -24,26 +25,30 @@ def printable(text: str) -> str:
 
 def cell(value: object) -> str:
     """One table cell: missing is a dash, a long name is cut in the middle."""
-    if value is None:
-        return "–"
-    text = printable(str(value))
-    if len(text) > CELL_MAX:
-        half = (CELL_MAX - 1) // 2
-        text = f"{text[:half]}…{text[-half:]}"
-    return text
+    return "–" if value is None else _cut(printable(str(value)), CELL_MAX)
+
+
+def _cut(text: str, width: int) -> str:
+    if len(text) <= width:
+        return text
+    left = width // 2
+    return f"{text[:left]}…{text[len(text) - (width - left - 1) :]}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table as text: first column left, the others right-aligned, widths from the cells."""
-    body = [[cell(value) for value in row] for row in rows]
-    widths = [max(len(line[index]) for line in [list(columns), *body]) for index in range(len(columns))]
+    """A table as text of at most 100 columns: first column left, others right-aligned, the widest ones cut first."""
+    lines = [list(columns), *([cell(value) for value in row] for row in rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    while sum(widths) + 2 * (len(widths) - 1) > WIDTH_MAX and max(widths) > COLUMN_MIN:
+        widths[widths.index(max(widths))] -= 1
+    lines.insert(1, ["-" * width for width in widths])
 
     def line(cells: Sequence[str]) -> str:
-        first = cells[0].ljust(widths[0])
-        rest = [text.rjust(width) for text, width in zip(cells[1:], widths[1:], strict=True)]
-        return "  ".join([first, *rest]).rstrip()
+        fitted = [_cut(text, width) for text, width in zip(cells, widths, strict=True)]
+        rest = [text.rjust(width) for text, width in zip(fitted[1:], widths[1:], strict=True)]
+        return "  ".join([fitted[0].ljust(widths[0]), *rest]).rstrip()
 
-    return "\n".join([line(list(columns)), line(["-" * width for width in widths]), *(line(row) for row in body)])
+    return "\n".join(line(cells) for cells in lines)
 
 
 def out(text: str) -> None:

@@ -75,7 +75,7 @@ def _options(
 
     try:
         zone = ZoneInfo(tz)
-    except (ValueError, OSError):
+    except (KeyError, ValueError, OSError):
         raise UsageError(f"--tz {tz}: no such zone; name one such as Europe/Berlin or UTC") from None
     try:
         t0_us, _ = parse_wall(t0, zone)

@@ -49,6 +49,7 @@ def replay(
     settings = load_config(config)
     opened = open_store(store)
     baseline = baseline_policy(settings)
+    note_compilation(quiet=quiet)
     summaries = run(opened, settings, policy or [baseline], begin, end)
     found = find_replays(opened, settings, begin, end)
     believed: Fidelity | None = None
@@ -63,8 +64,16 @@ def replay(
     out(table(_COLUMNS, [_row(summary) for summary in summaries]))
     left_out = summaries[0].left_out
     if left_out:
-        note(f"{left_out} rows are no load (refused by production, or of unknown prompt length) and were left out")
+        note(f"left out as no load: {left_out} (refused by production, or of unknown prompt length)")
     out(_fidelity_line(baseline, baseline in found, believed))
+
+
+def note_compilation(*, quiet: bool) -> None:
+    """Say why the first replay on a machine takes longer."""
+    from fairreplay.sandbox.compiled import is_compiled
+
+    if not is_compiled():
+        note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
 
 
 _COLUMNS = (
@@ -120,4 +129,7 @@ def _fidelity_line(baseline: str, is_replayed: bool, believed: Fidelity | None) 
         )
         if value is not None
     ]
-    return f"Baseline {baseline} against the log: TTFT " + ", ".join(errors) + "."
+    line = f"Baseline {baseline} against the log: TTFT " + ", ".join(errors) + "."
+    if believed.tenant_p50_error_median is not None:
+        line += f"\nTenants' median TTFT: {believed.tenant_p50_error_median:.1%} off for the tenant in the middle."
+    return line

@@ -131,18 +131,6 @@ class Defaults(Table):
     slo_ttft_ms: SloTtft | None = None
 
 
-class Predicate(Table):
-    column: str
-    min: float | None = None
-    max: float | None = None
-    equals: str | int | float | None = None
-
-
-class TypeRule(Table):
-    when: Predicate
-    is_: str = Field(alias="is")
-
-
 class TypeTable(Table):
     """``[types.NAME]`` declares a request type; its keys come with the controls that read them."""
 
@@ -175,7 +163,6 @@ class Config(Table):
     defaults: Defaults = Defaults()
     tenants: dict[str, Tenant] = Field(default_factory=dict)
     models: dict[str, ClusterTable] = Field(default_factory=dict)
-    type_rules: tuple[TypeRule, ...] = ()
     types: dict[str, TypeTable] = Field(default_factory=dict)
     floor: Floor = Floor()
     weights: Weights = Weights()

@@ -1,9 +1,10 @@
 """Fit the step-time model and the effective KV size to a log, through the sandbox itself.
 
-The log decides twice: a regression over it gives the start (``first_guess``), then a Nelder-Mead search over the
-logarithms of the values, with the engine in the loop, makes the simulated TTFT and decode times match. Only every
-second request is looked at; the others tell how good the fit is. No randomness, no clock: the number of simulations is
-the stopping rule, so the same log gives the same file.
+The log decides twice: a regression over it gives the start (``first_guess``), then a search over the logarithms of
+the values, with the engine in the loop, makes the simulated TTFT and decode times match. Only every second request's
+times are fitted, by the regression and by the search; the others tell how good the fit is (they stay part of the load,
+and of what the regression knows of who ran when). No randomness, no clock: the number of simulations is the stopping
+rule, so the same log gives the same file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scipy.optimize import minimize
 from fairreplay.config.model import ClusterTable, Config, StepTime, resolve_cluster
 from fairreplay.errors import BadInputError, UsageError, nearest
 from fairreplay.planning.first_guess import Bools, Floats, Guess, Observed, first_guess, seconds_per_output_token
-from fairreplay.sandbox import reference
+from fairreplay.sandbox import compiled
 from fairreplay.sandbox.engine import NEVER, PS_PER_SECOND, Int64s, Plan
 from fairreplay.sandbox.plan import Load, Shard, baseline_policy, settings_over_time, shards, take_load
 
@@ -43,8 +44,6 @@ UNSERVED_LOSS: Final = 5.0
 DIGITS: Final = 4
 """Significant digits of a fitted value: more would claim what no log can show."""
 STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
-FIRST_STEPS: Final = (0.2, 0.2, 0.2, 0.2, -0.05)
-"""First steps of the search, in logarithms; KV downward, since the first guess reads it off a full cache."""
 MIN_ROWS: Final = 20
 
 
@@ -69,6 +68,7 @@ class Calibration:
     """The fitted values, and the errors before and after on the fitted and on the held-out half."""
 
     model: str | None
+    """The ``[models.NAME]`` that takes the values; None = ``[cluster]``."""
     values: Values
     kept: tuple[str, ...]
     """Values that the log does not determine, with the reason; they stay as configured."""
@@ -88,7 +88,8 @@ class _Problem:
     observed: tuple[Observed, ...]
     config: Config
     model: str | None
-    is_only_model: bool
+    table: str | None
+    """The ``[models.NAME]`` that takes the values; None = ``[cluster]``."""
     token_s: float
 
 
@@ -129,7 +130,7 @@ def calibrate(
     if batching is None:
         del values["batching"], values["admission"]
     return Calibration(
-        model=None if problem.is_only_model else problem.model,
+        model=problem.table,
         values=values,
         kept=found.kept,
         before_fitted=_error(problem, before, held_out=False),
@@ -175,7 +176,7 @@ def _problem(frame: pl.DataFrame, config: Config, model: str | None) -> _Problem
         observed=observed,
         config=config,
         model=chosen,
-        is_only_model=only and chosen not in config.models,
+        table=None if only and chosen not in config.models else chosen,
         token_s=seconds_per_output_token(observed),
     )
 
@@ -215,8 +216,7 @@ class _Outcome:
 
 
 def _simulate(problem: _Problem, values: Values) -> _Outcome:
-    model = None if problem.is_only_model else problem.model
-    config = with_values(problem.config, model, values)
+    config = with_values(problem.config, problem.table, values)
     cluster = resolve_cluster(config, problem.model)
     policy = baseline_policy(config)
     fitted: list[Bools] = []
@@ -224,7 +224,7 @@ def _simulate(problem: _Problem, values: Values) -> _Outcome:
     simulations: list[dict[str, Floats]] = []
     for shard, log in zip(problem.planned, problem.observed, strict=True):
         settings = settings_over_time(cluster, config, policy, shard.workload.types, problem.load.start_us)
-        result = reference.run(shard.workload, Plan(settings=settings, weights=shard.plan.weights))
+        result = compiled.run(shard.workload, Plan(settings=settings, weights=shard.plan.weights))
         known = ~np.isnan(log.finished)
 
         def seconds(instants: Int64s, known: Bools = known) -> Floats:
@@ -370,7 +370,8 @@ def _significant(number: float) -> float:
 def _fit(search: _Search, batching: Batching, admission: Admission, budget: int) -> _Point:
     """First guess, then the search from there."""
     problem = search.problem
-    guess = first_guess(problem.observed, batching == "prefill-first", admission == "reserve")
+    block_size = resolve_cluster(problem.config, problem.model).engine.block_size
+    guess = first_guess(problem.observed, batching == "prefill-first", admission == "reserve", block_size)
     return _refine(search, _start(problem, guess, batching, admission), budget)
 
 
@@ -398,43 +399,58 @@ def _start(problem: _Problem, guess: Guess, batching: Batching, admission: Admis
 
 
 def _refine(search: _Search, start: _Point, budget: int) -> _Point:
-    """Nelder-Mead for half of the budget, neighbours of the prefill interval, then again from narrower simplexes.
+    """Grids, then Nelder-Mead twice, as far as the budget goes.
 
-    Each new simplex points the other way: the loss has steps, and a simplex that is stuck needs other neighbours.
+    First the few directions that the first guess leaves open (KV, decode speed as a whole, prefill speed): a queue
+    makes the loss rough in them, so a grid looks around before the simplex starts. Then the neighbours of the prefill
+    interval, then each value by itself in small steps: base, sequences and context all make decoding slower, and only
+    the regression tells them apart.
     """
     last = search.done + budget
-    best = _nelder_mead(search, start, budget // 2, spread=1.0)
+    coarse, fine = _COARSE[:, : len(start.logs)], _FINE[: len(start.logs), : len(start.logs)]
+    coarse = coarse[np.any(coarse != 0, axis=1)]
+    best = _measured(search, start)
+    for direction in coarse:
+        moves = [replace(best, logs=best.logs + step * direction) for step in _GRID]
+        tried = [_measured(search, move) for move in moves if search.done < last]
+        best = min([best, *tried], key=lambda point: point.loss)
+    best = _nelder_mead(search, best, coarse / 2, (last - search.done) // 2)
     for change in (1, -1):
         while best.prefill_interval is not None and best.prefill_interval + change >= 1 and search.done < last:
-            neighbour = replace(best, prefill_interval=best.prefill_interval + change)
-            neighbour = replace(neighbour, loss=search.loss(neighbour.values))
+            neighbour = _measured(search, replace(best, prefill_interval=best.prefill_interval + change))
             if neighbour.loss >= best.loss:
                 break
             best = neighbour
-    spread = -0.5
-    while last - search.done > len(best.logs) + 1:
-        best = _nelder_mead(search, best, last - search.done, spread)
-        spread /= -2
+    while last - search.done > len(fine) + 1:
+        best = _nelder_mead(search, best, fine, last - search.done)
+        fine = fine / -2  # the loss has steps: a simplex that is stuck needs nearer neighbours on the other side
     return best
 
 
-def _nelder_mead(search: _Search, start: _Point, budget: int, spread: float) -> _Point:
-    """At most ``budget`` simulations from ``start``; the best point tried, ``start`` included if it was measured."""
+_COARSE: Final = np.array([[0.0, 0.0, 0.0, 0.0, -0.025], [0.03, 0.0, 0.03, 0.03, 0.0], [0.0, 0.1, 0.0, 0.0, 0.0]])
+_GRID: Final = (-3, -2, -1, 1, 2, 3)
+_FINE: Final = np.diag([0.02, 0.05, 0.05, 0.05, -0.01])
+"""Directions and first steps in logarithms, a row each: KV; decode speed; prefill speed."""
+
+
+def _measured(search: _Search, point: _Point) -> _Point:
+    return replace(point, loss=search.loss(point.values))
+
+
+def _nelder_mead(search: _Search, start: _Point, steps: Floats, budget: int) -> _Point:
+    """At most ``budget`` simulations from ``start`` along ``steps``; the best point tried, or ``start`` if better."""
     best = start
 
     def loss(moved: Floats) -> float:
         nonlocal best
-        point = replace(start, logs=start.logs + moved)
-        point = replace(point, loss=search.loss(point.values))
+        point = _measured(search, replace(start, logs=start.logs + moved @ steps))
         if point.loss < best.loss:
             best = point
         return point.loss
 
-    size = len(start.logs)
-    if budget <= size + 1:
-        return best if np.isfinite(best.loss) or budget < 1 else replace(best, loss=search.loss(best.values))
-    steps = np.array(FIRST_STEPS)[:size] * spread
-    simplex = np.vstack([np.zeros(size), np.diag(steps)])
-    options = {"maxfev": budget, "initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-4}
-    minimize(loss, np.zeros(size), method="Nelder-Mead", options=options)
+    size = len(steps)
+    simplex = np.vstack([np.zeros(size), np.eye(size)])
+    options = {"maxfev": budget, "initial_simplex": simplex, "xatol": 1e-2, "fatol": 1e-4}
+    if budget > 0:
+        minimize(loss, np.zeros(size), method="Nelder-Mead", options=options)
     return best

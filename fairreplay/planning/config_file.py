@@ -3,44 +3,63 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import tomlkit
+from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Table
 
 from fairreplay.errors import UsageError
 
 
 def edited(text: str, model: str | None, values: dict[str, Any]) -> str:
-    """``text`` (TOML) with ``values`` set in ``[cluster]``, or in ``[models.NAME]``; dicts are tables below it."""
+    """``text`` (TOML) with ``values`` set in ``[cluster]``, or in ``[models.NAME]``; dicts are tables below it.
+
+    Where the tables are spelled in a way that cannot be edited in place (dotted keys), the same content is written
+    anew, without comments.
+    """
+    wanted = tomllib.loads(text)
+    target = (
+        wanted.setdefault("cluster", {}) if model is None else wanted.setdefault("models", {}).setdefault(model, {})
+    )
+    for key, value in values.items():
+        target[key] = target.get(key, {}) | value if isinstance(value, dict) else value
+    try:
+        in_place = _edited_in_place(text, model, values)
+        if tomllib.loads(in_place) == wanted:
+            return in_place
+    except (TOMLKitError, tomllib.TOMLDecodeError):
+        pass
+    return tomlkit.dumps(wanted)
+
+
+def _edited_in_place(text: str, model: str | None, values: dict[str, Any]) -> str:
     document = tomlkit.parse(text)
     if model is None:
         target = _table(document, "cluster")
     else:
-        models = document.get("models")
-        if models is None:
-            models = tomlkit.table(is_super_table=True)
-            document["models"] = models
-        target = _table(models, model)
+        if "models" not in document:
+            document["models"] = tomlkit.table(is_super_table=True)
+        target = _table(document["models"], model)
     for key, value in values.items():
-        if isinstance(value, dict):
-            is_new = key not in target
-            below = _table(target, key)
-            for inner, number in value.items():
-                below[inner] = number
-            if is_new:
-                below.add(tomlkit.nl())
-        else:
+        if not isinstance(value, dict):
             target[key] = value
+            continue
+        is_new = key not in target
+        below = _table(target, key)
+        for inner, number in value.items():
+            below[inner] = number
+        if is_new:
+            below.add(tomlkit.nl())
     return tomlkit.dumps(document)
 
 
 def _table(parent: Any, key: str) -> Any:
-    found = parent.get(key)
-    if found is None:
-        found = tomlkit.table()
-        parent[key] = found
+    if key not in parent:
+        parent[key] = tomlkit.table()
+    found = parent[key]
     if isinstance(found, Table) and found.is_super_table():
         found._is_super_table = False  # it gets keys of its own, so its header must be written
     return found

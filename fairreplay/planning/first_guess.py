@@ -9,7 +9,7 @@ The guess is only the place where the search of ``calibrate`` starts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,8 @@ SLOPE_PAIRS_MAX: Final = 1_000
 """Theil-Sen looks at all pairs; a thousand requests give half a million."""
 QUEUE_SHARE_MIN: Final = 0.05
 """Below this share of admissions with somebody left waiting, the log does not show what the memory holds."""
+CAP_SPREAD: Final = 0.03
+"""Running requests at admissions that mostly lie this close to one number show a cap, not a full memory."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,9 @@ class _Residence:
         """Integral of the number of running requests up to each instant."""
         return _ramp(self.start, np.ones_like(self.start), at, 1) - _ramp(self.end, np.ones_like(self.end), at, 1)
 
-    def reserved(self, at: Floats) -> Floats:
-        """KV tokens held if each request holds its prompt and output from the start."""
-        held = self.prompt + self.output - 1
+    def reserved(self, at: Floats, block_size: int) -> Floats:
+        """KV tokens held, in whole blocks, if each request holds its prompt and output from the start."""
+        held = np.ceil((self.prompt + self.output - 1) / block_size) * block_size
         return _ramp(self.start, held, at, 0) - _ramp(self.end, held, at, 0)
 
     def context(self, at: Floats) -> Floats:
@@ -130,7 +132,7 @@ def seconds_per_output_token(observed: Sequence[Observed]) -> float:
     return float(np.median(np.concatenate(rates))) if rates else 0.01
 
 
-def first_guess(observed: Sequence[Observed], prefill_first: bool, reserve: bool) -> Guess:
+def first_guess(observed: Sequence[Observed], prefill_first: bool, reserve: bool, block_size: int) -> Guess:
     """Read step times and sizes off the log of the replicas of one model.
 
     Args:
@@ -140,7 +142,7 @@ def first_guess(observed: Sequence[Observed], prefill_first: bool, reserve: bool
     token_s = seconds_per_output_token(observed)
     prefill_token = _prefill_seconds(observed, token_s)
     coefficients = _decode_seconds(observed, token_s, prefill_first, prefill_token)
-    kv_tokens, kv_tokens_min, max_num_seqs = _sizes(observed, reserve)
+    kv_tokens, kv_tokens_min, max_num_seqs = _sizes(observed, reserve, block_size)
     return Guess(
         base=coefficients[0],
         prefill_token=coefficients[1],
@@ -153,9 +155,12 @@ def first_guess(observed: Sequence[Observed], prefill_first: bool, reserve: bool
     )
 
 
-def _residence(part: Observed) -> _Residence:
-    """All rows that ran, fitted or not: the load beside a request is no secret of the held-out part."""
-    start = np.where(np.isnan(part.scheduled), part.first_token, part.scheduled)
+def _residence(part: Observed, *, decoding: bool) -> _Residence:
+    """All rows that ran, fitted or not: the load beside a request is no secret of the held-out part.
+
+    From admission (first token where the log does not say), or from the first token on if only ``decoding`` counts.
+    """
+    start = part.first_token if decoding else np.where(np.isnan(part.scheduled), part.first_token, part.scheduled)
     known = ~np.isnan(start) & ~np.isnan(part.finished)
     return _Residence(start[known], part.finished[known], part.prompt[known], part.output[known])
 
@@ -209,26 +214,34 @@ def _decode_seconds(
         rows = np.flatnonzero(part.fitted & (part.output > 2) & (part.finished > part.first_token))
         if len(rows) == 0:
             continue
-        residence = _residence(part)
         instants, tokens, _ = _prefill_batches(part, token_s)
         begin, end = part.first_token[rows], part.finished[rows]
-        steps = part.output[rows] - 1
-        per_second = steps / (end - begin)
-        running = (residence.running_seconds(end) - residence.running_seconds(begin)) * per_second
-        context = (residence.context_seconds(end) - residence.context_seconds(begin)) * per_second
         after, until = np.searchsorted(instants, begin, side="right"), np.searchsorted(instants, end, side="right")
         totals = np.concatenate([[0.0], np.cumsum(tokens)])
         prefilled = totals[until] - totals[after]
         batches = (until - after) if prefill_first else np.zeros(len(rows))
+        # A step that prefills is long but decodes no more than others: take the prefill out of the clock, so that the
+        # means over time become means over steps.
+        lost = totals * (prefill_token or 0.0)
+        part = replace(
+            part,
+            first_token=part.first_token - lost[np.searchsorted(instants, part.first_token, side="right")],
+            finished=part.finished - lost[np.searchsorted(instants, part.finished, side="right")],
+        )
+        residence = _residence(part, decoding=True)
+        begin, end = part.first_token[rows], part.finished[rows]
+        steps = part.output[rows] - 1
+        per_second = steps / np.maximum(end - begin, 1e-9)
+        running = (residence.running_seconds(end) - residence.running_seconds(begin)) * per_second
+        context = (residence.context_seconds(end) - residence.context_seconds(begin)) * per_second
         rows_of.append(np.column_stack([steps + batches, prefilled, running, context]))
-        times.append(end - begin)
+        times.append(np.maximum(end - begin, 1e-9))
     if not rows_of:
         return token_s, prefill_token or token_s / 100, token_s / 1000, token_s / 10**6
     matrix, taken = np.concatenate(rows_of), np.concatenate(times)
     free = [0, 1, 2, 3] if prefill_token is None else [0, 2, 3]
-    known = 0.0 if prefill_token is None else prefill_token * matrix[:, 1]
     found = np.zeros(4)
-    found[free] = nnls(matrix[:, free] / taken[:, None], (taken - known) / taken)[0]
+    found[free] = nnls(matrix[:, free] / taken[:, None], np.ones(len(taken)))[0]
     if prefill_token is not None:
         found[1] = prefill_token
     # A coefficient of zero could never grow in a search over logarithms: give it 2 % of a step.
@@ -239,7 +252,7 @@ def _decode_seconds(
     return float(found[0]), float(found[1]), float(found[2]), float(found[3])
 
 
-def _sizes(observed: Sequence[Observed], reserve: bool) -> tuple[float | None, float, int | None]:
+def _sizes(observed: Sequence[Observed], reserve: bool, block_size: int) -> tuple[float | None, float, int | None]:
     """(effective KV tokens, the most seen in use, binding cap on running requests), over all replicas.
 
     At an admission that leaves somebody waiting, something was full: the cap on running requests if their number is
@@ -247,9 +260,10 @@ def _sizes(observed: Sequence[Observed], reserve: bool) -> tuple[float | None, f
     """
     in_use, running, is_queue = [], [], []
     for part in observed:
-        residence = _residence(part)
+        residence = _residence(part, decoding=False)
         at = residence.start
-        in_use.append(residence.reserved(at) if reserve else residence.context(at))
+        half_block = residence.running(at) * (block_size - 1) / 2
+        in_use.append(residence.reserved(at, block_size) if reserve else residence.context(at) + half_block)
         running.append(residence.running(at))
         waiting = np.searchsorted(np.sort(part.arrival), at, side="right") - np.searchsorted(
             np.sort(residence.start), at, side="right"
@@ -261,9 +275,9 @@ def _sizes(observed: Sequence[Observed], reserve: bool) -> tuple[float | None, f
     most = float(used.max())
     if queue.mean() < QUEUE_SHARE_MIN:
         return None, most, None
-    peak = float(count.max())
-    if peak > 1 and np.mean(count[queue] >= 0.97 * peak) >= 0.5:
-        return None, most, round(peak)
+    usual = int(np.argmax(np.bincount(count[queue].astype(np.int64))))
+    if usual > 1 and np.mean(np.abs(count[queue] - usual) <= CAP_SPREAD * usual) >= 0.5:
+        return None, most, usual
     return float(np.percentile(used[queue], 75)), most, None
 
 

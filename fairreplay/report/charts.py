@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fairreplay.report import text
-from fairreplay.report.schema import Document, EpisodeRow, Series, Source, TenantRow, TenantUnder, Validation
+from fairreplay.report.levels import slo_use
+from fairreplay.report.schema import Document, EpisodeRow, Series, Source, TenantRow, Validation
 
 Json = dict[str, Any]
 """A fragment of Plotly's figure JSON."""
@@ -91,36 +92,40 @@ def _timeline(document: Document, model: str | None, index: int, looks: dict[str
     judged = [one for one in series if any(value is not None for key, _ in ROWS for value in _column(one, key))]
     if not judged or max(len(one["start"]) for one in judged) < 2:
         return None
-    budget = POINTS_MAX // len(document["timeline"]) // len(ROWS)
+    types = sum(row["model"] == model for row in document["types"])
+    rows = ROWS if types > 1 else ROWS[:-1]  # type fairness of one type compares nothing
+    budget = POINTS_MAX // len(document["timeline"]) // len(rows)
     every = max(math.ceil(len(one["start"]) / budget) for one in judged)
     thresholds = document["method"]["thresholds"]
     episodes = [one for one in document["episodes"] if one["model"] == model]
     traces: list[Json] = []
-    for row, (key, label) in enumerate(ROWS, start=1):
+    for row, (key, label) in enumerate(rows, start=1):
         for one in judged:
             traces.append(_line(one, key, label, row, every, looks[one["source"]]))
-    layout = _layout(height=560, hovermode="x unified")
+    layout = _layout(height=140 * len(rows), hovermode="x unified")
     layout["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
     layout["shapes"] = _bands(episodes)
-    for row, (key, label) in enumerate(ROWS, start=1):
-        bottom = 1 - row * 0.25 + 0.03
-        top = 1 - (row - 1) * 0.25 - 0.015
+    share = 1 / len(rows)
+    for row, (key, label) in enumerate(rows, start=1):
         limit = TFR_TOP if key == "tfr" else 1.0
         layout[f"yaxis{row}" if row > 1 else "yaxis"] = _axis(
             title={"text": label},
-            domain=[max(bottom, 0), top],
+            domain=[max(1 - row * share + 0.03, 0), 1 - (row - 1) * share - 0.015],
             range=[-0.04 * limit, 1.06 * limit],
             anchor="x",
             nticks=4,
         )
         layout["shapes"] += _threshold_lines(thresholds.get(key, {}), row)
     layout["xaxis"] = _axis(
-        title={"text": f"start of window ({document['period']['zone']})"}, type="date", anchor="y4", showspikes=True
+        title={"text": f"start of window ({document['period']['zone']})"},
+        type="date",
+        anchor=f"y{len(rows)}",
+        showspikes=True,
     )
     note = ""
     if every > 1:
         note = f"Lowest of each {every} windows drawn; every window stands in report.json."
-    if any(value is not None and value > TFR_TOP for one in judged for value in one["tfr"]):
+    if types > 1 and any(value is not None and value > TFR_TOP for one in judged for value in one["tfr"]):
         note = f"{note} TFR above {TFR_TOP:.0f} lies outside the axis.".strip()
     logged = judged[0]
     return Chart(f"timeline-{index}", timeline_title(logged, thresholds), note, {"data": traces, "layout": layout})
@@ -129,7 +134,7 @@ def _timeline(document: Document, model: str | None, index: int, looks: dict[str
 def timeline_title(series: Series, thresholds: dict[str, dict[str, float]]) -> str:
     """What the timeline of the log shows: which metric fell below its yellow level, in how many windows, and when."""
     parts = []
-    for key, label in (("scr", "SCR"), ("jfi", "JFI"), ("tfr", "TFR")):
+    for key, label in (("scr", "SCR"), ("jfi", "JFI"), ("min_x", "min x"), ("tfr", "TFR")):
         limit = thresholds.get(key, {}).get("yellow")
         pairs = [
             (start, value)
@@ -140,12 +145,8 @@ def timeline_title(series: Series, thresholds: dict[str, dict[str, float]]) -> s
         if not low:
             continue
         day = text.parse(low[0]).date() != text.parse(low[-1]).date()
-        when = (
-            f"at {text.instant(low[0], day=day)}"
-            if len(low) == 1
-            else f"between {text.instant(low[0], day=day)} and {text.instant(low[-1], day=day)}"
-        )
-        parts.append(f"{label} below {limit:g} in {len(low)} of {text.plural(len(pairs), 'judged window')}, {when}")
+        ends = " – ".join(text.instant(at, day=day) for at in dict.fromkeys((low[0], low[-1])))
+        parts.append(f"{label} below {limit:g} in {len(low)} of {text.plural(len(pairs), 'window')} ({ends})")
     name = series["source"]
     if not parts:
         return f"{name}: no judged window below a threshold"
@@ -169,7 +170,7 @@ def _line(series: Series, key: str, label: str, row: int, every: int, look: Styl
         "hovertemplate": f"{label} %{{y:.3f}}",
     }
     if few:
-        trace["marker"] = {"color": look.color, "symbol": look.symbol, "size": 5}
+        trace["marker"] = {"color": look.color, "symbol": look.symbol, "size": 5 if len(starts) <= 60 else 3}
     return trace
 
 
@@ -297,14 +298,6 @@ def common_slo(tenants: Sequence[TenantRow], model: str | None) -> dict[str, flo
 # --- tenants --------------------------------------------------------------------------------------------------------
 
 
-def slo_use(under: TenantUnder, slo: dict[str, float] | None) -> float | None:
-    """The worst of P50, P90 and P99 TTFT over its target: above 1 the tenant misses its SLO."""
-    if slo is None:
-        return None
-    ratios = [value / slo[q] for q, value in under["ttft_ms"].items() if value is not None and slo.get(q)]
-    return max(ratios, default=None)
-
-
 def _attainment(document: Document, model: str | None, index: int, looks: dict[str, Style]) -> Chart | None:
     every = [row for row in document["tenants"] if row["model"] == model]
     rows = every[:TENANTS_MAX]
@@ -336,9 +329,7 @@ def _attainment(document: Document, model: str | None, index: int, looks: dict[s
     ]
     layout = _layout(height=110 + 19 * len(rows), hovermode="closest")
     layout["legend"] = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0}
-    layout["xaxis"] = _axis(
-        title={"text": "worst of P50/P90/P99 TTFT over its target (log scale)"}, type="log", dtick="D2"
-    )
+    layout["xaxis"] = _axis(title={"text": "worst TTFT quantile over its target (log)"}, type="log", dtick="D2")
     layout["yaxis"] = _axis(
         tickvals=list(range(len(rows))),
         ticktext=[text.plotly_label(row["tenant"], 24) for row in rows],

@@ -22,7 +22,16 @@ from markupsafe import Markup
 from fairreplay.errors import UsageError
 from fairreplay.report import text
 from fairreplay.report.charts import OKABE_ITO, Chart, charts, common_slo, styles
-from fairreplay.report.schema import SCHEMA_VERSION, Comparison, Curve, Document, Series, TenantRow, Validation
+from fairreplay.report.schema import (
+    SCHEMA_VERSION,
+    Comparison,
+    Curve,
+    Document,
+    HeldOutSide,
+    Series,
+    TenantRow,
+    Validation,
+)
 
 SHAPES: Final = {"ok": "●", "yellow": "▲", "red": "◆", "emergency": "■"}
 TITLES: Final = {
@@ -40,7 +49,7 @@ MEANINGS: Final = {
 DEFINITIONS: Final = {
     "SCR": MEANINGS["scr"] + " Quantiles are nearest rank; one with too few samples decides nothing.",
     "JFI": MEANINGS["jfi"] + " 1 where nobody waits or was refused.",
-    "x": "Served over entitlement of a tenant. " + MEANINGS["min_x"],
+    "x": "Served over entitlement of a tenant. min x: " + MEANINGS["min_x"][0].lower() + MEANINGS["min_x"][1:],
     "TFR": MEANINGS["tfr"],
     "Degraded window": "SCR < 0.95, JFI < 0.9, TFR < 0.5, or x < 0.7 of a tenant with waiting or refused requests.",
     "Episode": "Degraded windows of one model group with at most two others between them.",
@@ -97,7 +106,7 @@ def render(document: Document) -> str:
         meanings=MEANINGS,
         definitions=DEFINITIONS,
         palette=OKABE_ITO,
-        many_models=len(models) > 1 or any(model is not None for model in models),
+        many_models=len(models) > 1,
         other_day=_spans_days(period["since"], period["until"]),
         window_tables=[_windows([one for one in document["timeline"] if one["model"] == model]) for model in models],
         curve_tables=[_curves([one for one in document["curves"] if one["model"] == model]) for model in models],
@@ -260,7 +269,8 @@ def _tenants(document: Document, model: str | None) -> dict[str, Any]:
         "rows": rows[:TENANT_ROWS],
         "more": rows[TENANT_ROWS:],
         "slo": common_slo(document["tenants"], model),
-        "weights": any(row["weight"] is not None or row["commitment_share"] is not None for row in every),
+        "weights": any(row["weight"] is not None for row in every),
+        "commitments": any(row["commitment_share"] is not None for row in every),
         "long_names": [row["tenant"] for row in every if len(text.visible(row["tenant"])) > 28],
     }
 
@@ -282,10 +292,14 @@ def _held_sentence(held: Validation) -> str:
     return (
         f"From the {held['before']} log alone the sandbox predicted that {held['after']} brings "
         f"{predicted['passing']} of {predicted['judged']} tenants within SLO; the real {held['after']} log has "
-        f"{real['passing']} of {real['judged']}. P99 TTFT: {text.seconds(predicted['ttft_ms']['p99'])} s predicted, "
-        f"{text.seconds(real['ttft_ms']['p99'])} s real. Predicted and real change of the tenants' median TTFT "
+        f"{real['passing']} of {real['judged']}. TTFT P50/P90/P99: {_three(predicted)} s predicted, "
+        f"{_three(real)} s real. Predicted and real change of the tenants' median TTFT "
         f"have rank correlation {text.number(held['spearman'], 3)} over {text.plural(len(held['tenants']), 'tenant')}."
     )
+
+
+def _three(side: HeldOutSide) -> str:
+    return "/".join(text.seconds(side["ttft_ms"][q]) for q in ("p50", "p90", "p99"))
 
 
 def _held_rows(held: Validation) -> list[dict[str, Any]]:

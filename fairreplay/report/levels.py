@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fairreplay.report.schema import Level, Metric
+from fairreplay.report.schema import Level, Metric, TenantUnder
 
 METRICS: Final[tuple[Metric, ...]] = ("scr", "jfi", "tfr")
 THRESHOLDS: Final[dict[str, dict[str, float]]] = {
@@ -80,3 +80,11 @@ def minutes_below(metric: Metric, values: Sequence[float | None], lengths_min: S
 
 def longest_run(metric: Metric, values: Sequence[float | None]) -> int:
     return max((len(run) for run in runs(metric, values)), default=0)
+
+
+def slo_use(under: TenantUnder, slo: dict[str, float] | None) -> float | None:
+    """The worst of P50, P90 and P99 TTFT over its target: above 1 the tenant misses its SLO."""
+    if slo is None:
+        return None
+    ratios = [value / slo[q] for q, value in under["ttft_ms"].items() if value is not None and slo.get(q)]
+    return max(ratios, default=None)

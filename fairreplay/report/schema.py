@@ -72,6 +72,7 @@ class GroupVerdict(TypedDict):
     sentence: str
     requests: int
     tenants: int
+    types: int
     windows: int
     windows_judged: int
     windows_degraded: int
@@ -96,6 +97,7 @@ class Series(TypedDict):
     start: list[str]
     end: list[str]
     drain: list[bool]
+    degraded: list[bool]
     requests: list[int]
     scr: list[float | None]
     scr_weighted: list[float | None]
@@ -228,14 +230,19 @@ class EpisodeRow(TypedDict):
     start: str
     end: str
     windows: int
+    windows_degraded: int
     level: Level
     metrics: dict[str, float | None]
-    worst: dict[str, float | None]
+    """The worst value of each metric."""
+    means: dict[str, float | None]
+    min_x: float | None
     levels: dict[str, Level | None]
+    deficits: dict[str, float | None]
+    """How far below its threshold, summed over windows, in units of 60 s windows."""
     tenants: list[str]
     types: list[str]
-    requests: int | None
-    tokens: float | None
+    requests_hurt: int
+    tokens_hurt: int
     cause: str
     shares: dict[str, float] | None
     by_metric: dict[str, object]
@@ -246,6 +253,8 @@ class EpisodeRow(TypedDict):
 
 
 class IngestedSource(TypedDict):
+    """One ingested file; ``source`` is its content id, the first 16 hex digits of the SHA-256 of its bytes."""
+
     file: str
     source: str
     format: str
@@ -253,7 +262,7 @@ class IngestedSource(TypedDict):
     accepted: int
     rejected: int
     duplicates: int
-    sha256: str
+    skipped: int
     first_arrival: str | None
     last_arrival: str | None
     unknown_columns: list[str]
@@ -292,9 +301,8 @@ class Method(TypedDict):
 
 
 class HeldOutSide(TypedDict):
-    """A real log, or the sandbox's answer for it, over the rows that all four hold."""
+    """A real log, or the sandbox's answer for it, over the requests that all four hold."""
 
-    name: str
     judged: int
     passing: int
     ttft_ms: dict[str, float | None]

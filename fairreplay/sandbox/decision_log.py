@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairreplay.errors import BadInputError
+from fairreplay.errors import BadInputError, UsageError
 from fairreplay.sandbox.engine import (
     WEIGHT_SCALE,
     EngineSettings,
@@ -28,6 +28,8 @@ from fairreplay.sandbox.engine import (
 from fairreplay.sandbox.reference import run
 
 PS_PER_NS = 1000
+SCENARIO_SUFFIX = ".scenario.json"
+STEPS_SUFFIX = ".steps.jsonl.gz"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,40 @@ class Verified:
     @property
     def equal(self) -> bool:
         return self.first_difference is None
+
+
+def scenario_files(paths: Iterable[Path]) -> list[Path]:
+    """The scenario files among ``paths`` and below the folders among them, sorted by folder.
+
+    Raises:
+        UsageError: a path that is not there, that is no scenario file, or a folder without any.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.rglob(f"*{SCENARIO_SUFFIX}"))
+            if not inside:
+                raise UsageError(f"{path}: no decision log here (NAME{SCENARIO_SUFFIX} beside NAME{STEPS_SUFFIX})")
+            found += inside
+        elif not path.exists():
+            raise UsageError(f"{path}: no such file")
+        elif not path.name.endswith(SCENARIO_SUFFIX):
+            raise UsageError(f"{path}: not a scenario; give NAME{SCENARIO_SUFFIX}, its steps are found beside it")
+        else:
+            found.append(path)
+    return found
+
+
+def steps_file(scenario: Path) -> Path:
+    """The steps beside a scenario file.
+
+    Raises:
+        UsageError: there are none.
+    """
+    path = scenario.with_name(scenario.name.removesuffix(SCENARIO_SUFFIX) + STEPS_SUFFIX)
+    if not path.exists():
+        raise UsageError(f"{path}: no such file; {scenario.name} needs its steps beside it")
+    return path
 
 
 def read_scenario(path: Path) -> Scenario:

@@ -299,8 +299,8 @@ class _Weigher:
 def _weigher(config: Config, is_baseline: bool) -> _Weigher:
     """Where weights come from. They are relative: only their ratios matter.
 
-    A committed share is scaled so that the mean commitment weighs 1, as a tenant without any does. Rule ``committed``
-    in a config without any commitment is rule ``static``.
+    A committed share is scaled so that the mean commitment weighs 1. Under rule ``committed`` a tenant without a
+    commitment has its configured weight, else 1 (as in ``metrics``).
     """
     committed = {
         name: tenant.committed_tokens_per_month
@@ -329,9 +329,13 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
     rule = config.weights.rule
     if rule == "protected":
         raise UsageError('[weights] rule = "protected" is not simulated yet: use "committed", "static" or "logged"')
-    if rule == "committed" and committed:
-        return _Weigher(by_row=False, at=lambda tenant, _at: share(tenant), instants=())
-    return _Weigher(by_row=rule == "logged", at=lambda tenant, at: static(tenant, at) or Fraction(1), instants=instants)
+    return _Weigher(
+        by_row=rule == "logged",
+        at=lambda tenant, at: (
+            share(tenant) if rule == "committed" and tenant in committed else static(tenant, at) or Fraction(1)
+        ),
+        instants=instants,
+    )
 
 
 def _weights_over_time(weights: _Weigher, tenants: Sequence[str], start_us: int) -> tuple[tuple[int, Int64s], ...]:

@@ -18,22 +18,22 @@ import numpy as np
 import polars as pl
 
 from fairreplay.config.model import Config, resolve_cluster
-from fairreplay.sandbox import reference
+from fairreplay.errors import UsageError
+from fairreplay.sandbox.compiled import KINDS, StepSums, run_with_sums
 from fairreplay.sandbox.engine import (
     NEVER,
-    PS_PER_SECOND,
     PS_PER_US,
     REASON_NAMES,
     STATUS_NAMES,
     EngineResult,
     Int64s,
-    Step,
 )
 from fairreplay.sandbox.plan import Load, Shard, baseline_policy, check_policy, shards, take_load
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.store.store import Store
 from fairreplay.trace.schema import TIMESTAMP
 
+US_PER_SECOND: Final = 1_000_000
 SEMANTICS: Final = 1
 """Raised whenever the same load and config would replay differently, so that older replays are stale."""
 
@@ -141,12 +141,15 @@ def run_shards(load: Load, planned: Sequence[Shard]) -> Replayed:
     frames, steps = [], []
     engine_s = 0.0
     for shard in planned:
-        seconds = _StepSeconds(shard, load.start_us)
         started = time.perf_counter()
-        result = reference.run(shard.workload, shard.plan, on_step=seconds.add)
+        offset_ps = load.start_us % US_PER_SECOND * PS_PER_US
+        try:
+            result, sums = run_with_sums(shard.workload, shard.plan, offset_ps)
+        except OverflowError as error:
+            raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
         engine_s += time.perf_counter() - started
         frames.append(_request_rows(load, shard, result))
-        steps.append(seconds.frame())
+        steps.append(_step_rows(shard, load.start_us, sums))
     requests = pl.concat(frames).sort("row").select(list(REPLAY_SCHEMA))
     return Replayed(requests=requests, steps=pl.concat(steps), engine_s=engine_s)
 
@@ -180,47 +183,22 @@ def _instants(instant_ps: Int64s, start_us: int) -> pl.Series:
     return pl.select(pl.when(known).then(instant_us.cast(TIMESTAMP))).to_series()
 
 
-class _StepSeconds:
-    """Steps of one replica summed by (second of their start, class); sums are integers, means are made at the end."""
-
-    def __init__(self, shard: Shard, start_us: int) -> None:
-        self._model = shard.model
-        self._replica = shard.replica
-        self._start_ps = start_us * PS_PER_US
-        self._usable = [(at_ps, settings.num_gpu_blocks - 1) for at_ps, settings in shard.plan.settings]
-        self._sums: dict[tuple[int, str], list[int]] = {}
-
-    def add(self, step: Step) -> None:
-        prefills = sum(is_prefill for _, _, is_prefill in step.scheduled)
-        decodes = len(step.scheduled) - prefills
-        kind = "decode" if prefills == 0 else "prefill" if decodes == 0 else "mixed"
-        while len(self._usable) > 1 and self._usable[1][0] <= step.t_ps:
-            self._usable.pop(0)
-        sums = self._sums.setdefault(((self._start_ps + step.start_ps) // PS_PER_SECOND, kind), [0] * 6)
-        sums[0] += 1
-        sums[1] += sum(tokens for _, tokens, _ in step.scheduled)
-        sums[2] += step.running
-        sums[3] += step.waiting
-        sums[4] += self._usable[0][1] - step.free_blocks_scheduled
-        sums[5] += len(step.preempted)
-
-    def frame(self) -> pl.DataFrame:
-        rows = [
-            (
-                self._model,
-                self._replica,
-                second,
-                kind,
-                steps,
-                tokens,
-                running / steps,
-                waiting / steps,
-                used / steps,
-                preempted,
-            )
-            for (second, kind), (steps, tokens, running, waiting, used, preempted) in sorted(self._sums.items())
-        ]
-        return pl.DataFrame(rows, schema=dict(STEP_SCHEMA), orient="row")
+def _step_rows(shard: Shard, start_us: int, sums: StepSums) -> pl.DataFrame:
+    """Steps of one replica by (second of their start, class); means from integer sums."""
+    kinds = [KINDS[kind] for kind in sums.kind.tolist()]
+    columns = {
+        "model": pl.Series([shard.model] * len(kinds), dtype=pl.String),
+        "replica": pl.Series([shard.replica] * len(kinds), dtype=pl.String),
+        "second": sums.second + start_us // US_PER_SECOND,
+        "class": pl.Series(kinds, dtype=pl.String),
+        "steps": sums.steps,
+        "batch_tokens": sums.tokens,
+        "running": sums.running / sums.steps,
+        "waiting": sums.waiting / sums.steps,
+        "kv_used_blocks": sums.used / sums.steps,
+        "preemptions": sums.preempted,
+    }
+    return pl.DataFrame(columns).cast(dict(STEP_SCHEMA))  # type: ignore[arg-type]
 
 
 def _meta(

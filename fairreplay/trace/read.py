@@ -204,8 +204,8 @@ def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tall
             said.append(f"{place.column} counts {place.unit} from the log's own start, taken as {start} (--t0)")
     for name, given, fallback in (("tenant", reading.tenant, DEFAULT_TENANT), ("type", reading.type_, DEFAULT_TYPE)):
         filled = tally.defaulted[name]
-        if filled and accepted:
-            which = "all rows" if filled >= accepted else f"{filled} rows"
+        if filled:
+            which = "all rows" if filled == accepted else f"{filled} rows"
             said.append(f"{which} without {name}, taken as {given or fallback!r} (--{name})")
     return tuple(said)
 

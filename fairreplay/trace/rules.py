@@ -151,20 +151,20 @@ class Rules:
         weight, utilization = _real(found.get("weight")), _real(found.get("batch_utilization"))
         prefix_ids = _ids(found.get("prefix_ids"))
         arrival = times["arrived_at"]
-        if arrival is None:  # _instants has refused this
-            raise AssertionError("no arrival")
+        assert arrival is not None, "_instants refuses a row without arrival"
         for name, span in spans.items():
             times[name] = add(arrival, span)
 
-        type_ = text["type"] or self._default("type", self.reading.type_, DEFAULT_TYPE)
+        type_ = text["type"] or self.reading.type_ or DEFAULT_TYPE
         type_ = TYPE_ALIASES.get(type_, type_)
         counts = _counts(found, numbers, status, type_)
         instants = {name: _rounded(found.get(name), exact) for name, exact in times.items()}
         self._settle_first_token(found, instants, counts["output_tokens"], status, type_)
         self._check_order(found, instants)
+        self.tally.defaulted.update(name for name in ("tenant", "type") if text[name] is None)
         return (
             text["request_id"] or _own_id(self.source, number),
-            text["tenant"] or self._default("tenant", self.reading.tenant, DEFAULT_TENANT),
+            text["tenant"] or self.reading.tenant or DEFAULT_TENANT,
             type_,
             text["model"] or self.reading.model,
             text["replica"],
@@ -197,10 +197,6 @@ class Rules:
                     return Found(place, value)
                 present = present or place
         return Found(present or fields[0], None)
-
-    def _default(self, column: str, given: str | None, fallback: str) -> str:
-        self.tally.defaulted[column] += 1
-        return given or fallback
 
     # -- times --------------------------------------------------------------------------------------------------------
 

@@ -11,13 +11,14 @@ import re
 import subprocess
 import sys
 from datetime import timedelta
+from typing import Any
 
 import plotly.graph_objects as go
 import pytest
 
 from fairreplay.errors import UsageError
 from fairreplay.report import text
-from fairreplay.report.charts import charts, slo_use, styles
+from fairreplay.report.charts import charts, styles
 from fairreplay.report.html import render
 from tests.report.documents import HOSTILE, Page, hostile, stored
 
@@ -95,7 +96,7 @@ def test_everything_stands_without_scripts() -> None:
     assert [heading for heading in page.headings if heading in HEADINGS] == HEADINGS
     assert document["verdict"]["sentence"] in page.text
     for episode in document["episodes"]:
-        assert f"ep-{episode['id']}" in [attrs.get("id") for _, attrs in page.tags]
+        assert episode["id"] in [attrs.get("id") for _, attrs in page.tags]
     for row in document["comparison"]:
         assert f"{row['period_passing']} of {row['period_judged']}" in page.text
         assert text.seconds(row["ttft_ms"]["p99"]) in page.text
@@ -138,6 +139,21 @@ def test_empty_sections_say_so() -> None:
     assert "never saw" not in page.text
 
 
+def test_each_model_group_stands_under_its_name() -> None:
+    document = stored()
+    document["period"]["models"] = [None, "llama-70b"]
+    for key in ("timeline", "comparison", "curves", "tenants", "types", "preemption", "fidelity"):
+        rows: list[dict[str, Any]] = document[key]  # type: ignore[literal-required]
+        rows += [row | {"model": "llama-70b"} for row in rows]
+    document["verdict"]["groups"].append(document["verdict"]["groups"][0] | {"model": "llama-70b"})  # type: ignore[arg-type,operator]
+    page = Page(render(document))
+    assert page.text.count("Model llama-70b") == 5  # verdict, timeline, fidelity, policies, tenants
+    assert page.text.count("no model named") == 5
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert {"timeline-0", "timeline-1", "ttft-1", "tenants-1"} <= set(ids)
+
+
 def test_an_unknown_document_version_is_refused() -> None:
     document = stored()
     document["schema_version"] = 2
@@ -171,9 +187,7 @@ def test_one_look_per_policy_and_ink_for_the_log() -> None:
 def test_timeline_title_says_what_happened() -> None:
     title = next(chart.title for chart in charts(stored()) if chart.id == "timeline-0")
     # SCR of the log in the stored document: 1, 1, 1, 0, 0, 0, 0 and a drain window that does not count.
-    assert title.startswith(
-        "logged: SCR below 0.95 in 4 of 7 judged windows, between 00:03 and 00:06; JFI below 0.9 in"
-    )
+    assert title.startswith("logged: SCR below 0.95 in 4 of 7 windows (00:03 – 00:06); JFI below 0.9 in")
 
 
 def test_long_timelines_are_thinned_to_the_lowest_and_say_so() -> None:
@@ -193,13 +207,6 @@ def test_long_timelines_are_thinned_to_the_lowest_and_say_so() -> None:
     assert min(value for value in chart.figure["data"][0]["y"] if value is not None) == 0.0
     assert chart.note.startswith("Lowest of each 7 windows drawn")
     assert "240 lowest of" in Page(render(document)).text
-
-
-def test_slo_use_is_the_worst_quantile_over_its_target() -> None:
-    under = stored()["tenants"][0]["under"][0]
-    under["ttft_ms"] = {"p50": 50.0, "p90": 900.0, "p99": None}
-    assert slo_use(under, {"p50": 100.0, "p90": 300.0, "p99": 1.0}) == 3.0
-    assert slo_use(under, None) is None
 
 
 def test_same_bytes_under_any_hash_seed() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fairreplay.report.levels import Minutes, level, longest_run, minutes_below, worst
+from fairreplay.report.levels import Minutes, level, longest_run, minutes_below, slo_use, worst
+from tests.report.documents import stored
 
 
 def test_levels_are_strictly_below() -> None:
@@ -35,3 +36,10 @@ def test_minutes_by_hand() -> None:
 def test_worst_level() -> None:
     assert worst(["ok", None, "red", "yellow"]) == "red"
     assert worst([None]) == "ok"
+
+
+def test_slo_use_is_the_worst_quantile_over_its_target() -> None:
+    under = stored()["tenants"][0]["under"][0]
+    under["ttft_ms"] = {"p50": 50.0, "p90": 900.0, "p99": None}
+    assert slo_use(under, {"p50": 100.0, "p90": 300.0, "p99": 1.0}) == 3.0
+    assert slo_use(under, None) is None

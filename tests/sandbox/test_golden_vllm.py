@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fairreplay.sandbox.decision_log import read_scenario, read_steps, verify
+from fairreplay.sandbox.decision_log import read_scenario, read_steps, steps_file, verify
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "vllm"
 SCENARIOS = sorted(GOLDEN.rglob("*.scenario.json"))
-
-
-def steps_beside(scenario: Path) -> Path:
-    return scenario.with_name(scenario.name.replace(".scenario.json", ".steps.jsonl.gz"))
 
 
 def test_all_37_scenarios_are_here() -> None:
@@ -23,7 +19,7 @@ def test_all_37_scenarios_are_here() -> None:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.name.removesuffix(".scenario.json"))
 def test_reference_engine_decides_as_vllm(path: Path) -> None:
-    result = verify(read_scenario(path), read_steps(steps_beside(path)))
+    result = verify(read_scenario(path), read_steps(steps_file(path)))
     assert result.first_difference is None
     assert result.steps == json.loads(path.read_text())["summary"]["steps"]
 
@@ -31,7 +27,7 @@ def test_reference_engine_decides_as_vllm(path: Path) -> None:
 @pytest.mark.parametrize("field", ["scheduled", "free_blocks", "t_ns", "preempted", "waiting", "finished"])
 def test_a_log_broken_in_one_number_is_reported_with_step_and_field(field: str) -> None:
     path = GOLDEN / "micro" / "m10_preempt_fcfs.scenario.json"
-    lines = list(read_steps(steps_beside(path)))
+    lines = list(read_steps(steps_file(path)))
     at = next(number for number, line in enumerate(lines) if line[field] not in ([], 0) and number >= 3)
     broken = lines[at][field]
     lines[at][field] = [*broken[:-1], 99] if isinstance(broken, list) else broken + 1
@@ -42,7 +38,7 @@ def test_a_log_broken_in_one_number_is_reported_with_step_and_field(field: str) 
 
 def test_a_log_that_ends_early_or_late_is_a_difference() -> None:
     path = GOLDEN / "micro" / "m10_preempt_fcfs.scenario.json"
-    lines = list(read_steps(steps_beside(path)))
+    lines = list(read_steps(steps_file(path)))
     early = verify(read_scenario(path), iter(lines[:-1])).first_difference
     assert early is not None
     assert early.sandbox == lines[-1]["step"]

@@ -241,6 +241,14 @@ def test_minus_one_is_unknown_and_other_negative_durations_are_not() -> None:
     assert (caught.value.reason, caught.value.column) == ("finish_before_arrival", "request_latency")
 
 
+def test_defaults_are_counted_on_accepted_rows_only() -> None:
+    rules = native(BASE)
+    rules.row(BASE | {"tenant": "a"}, 0)
+    with pytest.raises(RejectedError):
+        rules.row(BASE | {"prompt_tokens": 0}, 1)
+    assert rules.tally.defaulted == {"type": 1}
+
+
 def test_own_ids_depend_on_content_and_row_only() -> None:
     record = {"arrived_at": T + "1Z", "prompt_tokens": 1, "output_tokens": 1}
     ids = {native(record).row(record, number)[0] for number in (0, 1, 0)}

@@ -53,7 +53,9 @@
   const draw = ({ id, figure }) => {
     const { data, layout } = resolved(figure, getComputedStyle(root));
     if (narrow.matches) { layout.margin.l = 44; layout.font.size = 11; }
-    Plotly.react(document.getElementById(id), data, layout, config);
+    const plot = document.getElementById(id);
+    plot.style.height = `${layout.height}px`;
+    Plotly.react(plot, data, layout, config);
   };
   const breath = () => new Promise((resume) => { setTimeout(resume); });
 

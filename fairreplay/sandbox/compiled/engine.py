@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,7 @@ from fairreplay.sandbox.engine import (
 
 PASSES_A_CALL: Final = 200_000
 """Passes between two moments at which progress is told and an interrupt is noticed."""
+COUNTER_MAX: Final = 2.0**62
 ROWS: Final = 4096
 """Rows of step sums that the kernel gathers between two calls."""
 POLICY_CODES: Final = {
@@ -72,6 +74,7 @@ def run(workload: Workload, plan: Plan, *, leap: bool = True, progress: Progress
 
     Raises:
         ValueError: the plan contradicts itself (see ``check_plan``).
+        OverflowError: service counters do not fit into int64.
         OverflowError: the last finish lies further away than int64 picoseconds reach.
     """
     return _run(workload, plan, leap, progress, None)[0]
@@ -89,6 +92,7 @@ def _run(
     workload: Workload, plan: Plan, leap: bool, progress: Progress | None, second_offset_ps: int | None
 ) -> tuple[EngineResult, Int64s]:
     check_plan(plan)
+    _check_counters(workload, plan)
     count = len(workload)
     settings, queue_rows, queue_ranks = _settings_table(workload, plan)
     first = plan.settings[0][1]
@@ -135,11 +139,10 @@ def _run(
     done = False
     while not done:
         done = advance(
-            e, run_, free_slots, batch, flights, parts, calendar, marks, phases, out, way, kept, queues, active, queue_rows, queue_ranks,
-            blocks, table, own, found, chains, chain_table, workload.prefix_start, workload.prefix_ids, workload.prefix_block_tokens,
-            settings, weights_at, weights,
-            workload.arrival_ps, workload.prompt_tokens, cut, workload.priority,
-            workload.request_weight, sums, rows, PASSES_A_CALL,
+            e, run_, free_slots, batch, flights, parts, calendar, marks, phases, out, way, kept, queues, active,
+            queue_rows, queue_ranks, blocks, table, own, found, chains, chain_table, workload.prefix_start,
+            workload.prefix_ids, workload.prefix_block_tokens, settings, weights_at, weights, workload.arrival_ps,
+            workload.prompt_tokens, cut, workload.priority, workload.request_weight, sums, rows, PASSES_A_CALL,
         )  # fmt: skip
         gathered.append(rows[: e[at.ROWS]].copy())
         e[at.ROWS] = 0
@@ -162,6 +165,18 @@ def _run(
         end_ps=int(e[at.CLOCK]),
     )
     return result, np.concatenate(gathered) if gathered else rows[:0]
+
+
+def _check_counters(workload: Workload, plan: Plan) -> None:
+    """Service counters are int64; the plain engine's are unbounded, so what would not fit is refused."""
+    inverse = np.max([weights for _, weights in plan.weights], axis=0)[workload.tenant]
+    inverse = np.maximum(inverse, workload.request_weight)
+    for _, settings in plan.settings:
+        cost = (
+            settings.policy.prompt_cost * workload.prompt_tokens + settings.policy.output_cost * workload.output_tokens
+        )
+        if float((cost * inverse.astype(np.float64)).sum()) > COUNTER_MAX:
+            raise OverflowError("a tenant's weight is too small for its service to be counted in 64 bits")
 
 
 def _cut_outputs(workload: Workload, plan: Plan) -> Int64s:
@@ -275,7 +290,7 @@ def _prefix_cache(
         nothing = np.zeros(1, np.int64)
         return nothing, nothing, nothing.reshape(1, 1), nothing, nothing, nothing
     sizes = [state.num_gpu_blocks - 1 for _, state in plan.settings]
-    most = sizes[0] + sum(max(0, after - before) for before, after in zip(sizes, sizes[1:], strict=False))
+    most = sizes[0] + sum(max(0, after - before) for before, after in pairwise(sizes))
     tokens = int((workload.prompt_tokens + cut).max(initial=1))
     widest = min(max(sizes), -(-tokens // first.block_size)) + 1
     if widest >= 1 << at.INDEX_BITS:

@@ -22,12 +22,12 @@ _OPTIONS: Final = {
 
 def compiled(function: Function) -> Function:
     """Compiled as part of the kernel that calls it."""
-    return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
+    return numba.njit(**_OPTIONS)(function)
 
 
 def inlined(function: Function) -> Function:
     """Compiled into each of its callers: for small functions that are called often."""
-    return numba.njit(**_OPTIONS, forceinline=True)(function)  # type: ignore[no-any-return]
+    return numba.njit(**_OPTIONS, forceinline=True)(function)
 
 
 @numba.extending.intrinsic  # type: ignore[untyped-decorator]

@@ -66,9 +66,7 @@ def one_pass(
     e[at.CAP] = prefill_cap(e)
     prefill_first = e[at.PREFILL_FIRST] != 0
     may_admit = True
-    decode = True
     if prefill_first:
-        decode = False
         left = schedule_running(
             e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found, chains,
             prefix_start, prefix_tokens, arrival, prompt, priority, True, e[at.BUDGET],
@@ -233,7 +231,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
             )  # fmt: skip
         return False
 
-    return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(advance)  # type: ignore[no-any-return]
+    return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(advance)
 
 
 def _digest_of_sources() -> int:

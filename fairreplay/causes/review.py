@@ -1,0 +1,63 @@
+"""The sources of a review: what production logged and every replay that belongs to it, measured by the same rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from fairreplay.causes.episodes import Episode, episodes
+from fairreplay.config.model import Config
+from fairreplay.metrics.measure import Measured, measure, slos_of
+from fairreplay.metrics.options import MeasureOptions
+from fairreplay.sandbox.plan import baseline_policy
+from fairreplay.sandbox.replay import find_replays
+from fairreplay.store.outcomes import LOGGED, outcome
+from fairreplay.store.store import Store
+
+
+@dataclass(frozen=True)
+class Source:
+    """One outcome of the load. ``policy`` and ``replay`` are null for the log."""
+
+    name: str
+    policy: str | None
+    replay: str | None
+    is_baseline: bool
+    outcome: pl.DataFrame
+    """Canonical columns; all that is stored, also what arrived outside of the measured period."""
+    measured: Measured
+    episodes: tuple[Episode, ...]
+
+
+def sources(store: Store, config: Config, options: MeasureOptions) -> list[Source]:
+    """The log first, then the baseline replay, then the other policies by name.
+
+    A replay belongs if it was made from this store's content with this config, over the measured period or over all
+    that is stored. Targets that are not in the config are assumed once, from the log (from the baseline where the log
+    has no first tokens), and hold for all.
+    """
+    found = find_replays(store, config)
+    if options.since or options.until:
+        found |= find_replays(store, config, options.since, options.until)
+    baseline = baseline_policy(config)
+    outcomes: list[tuple[str | None, str | None, pl.DataFrame]] = [(None, None, outcome(store, LOGGED))]
+    for name in sorted(found, key=lambda name: (name != baseline, name)):
+        outcomes.append((name, found[name], outcome(store, found[name])))
+    slo = next((slo for _, _, rows in outcomes if (slo := slos_of(rows, config, options))[0]), ({}, False))
+    made = []
+    for policy, replay, rows in outcomes:
+        source = policy or LOGGED
+        measured = measure(rows, config, options, source, slo)
+        made.append(
+            Source(
+                name=source,
+                policy=policy,
+                replay=replay,
+                is_baseline=policy == baseline,
+                outcome=rows,
+                measured=measured,
+                episodes=tuple(episodes(measured, rows)),
+            )
+        )
+    return made

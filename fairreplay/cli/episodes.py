@@ -1,0 +1,98 @@
+"""``fairreplay episodes``: when it was unfair, worst first in the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairreplay.cli.console import out, out_json, printable, table
+from fairreplay.cli.metrics import iso
+from fairreplay.cli.options import (
+    DEFAULT_STORE,
+    ConfigOption,
+    JsonOption,
+    MinSamplesOption,
+    QuietOption,
+    RefusalsOption,
+    SinceOption,
+    SpreadOption,
+    StoreOption,
+    StrictSamplesOption,
+    UntilOption,
+    WindowOption,
+)
+from fairreplay.cli.period import period
+
+if TYPE_CHECKING:
+    from fairreplay.causes.episodes import Episode
+
+
+def episodes(
+    since: SinceOption = None,
+    until: UntilOption = None,
+    window: WindowOption = None,
+    min_samples: MinSamplesOption = None,
+    strict_samples: StrictSamplesOption = False,
+    refusals: RefusalsOption = "miss",
+    spread: SpreadOption = "phases",
+    store: StoreOption = DEFAULT_STORE,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """List every degraded moment, merged into episodes, of the log and of every replay."""
+    from fairreplay.causes.review import sources
+    from fairreplay.config.load import load_config
+    from fairreplay.metrics.options import measure_options
+    from fairreplay.store.store import open_store
+
+    begin, end = period(since, until)
+    settings = load_config(config)
+    options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
+    found = [episode for source in sources(open_store(store), settings, options) for episode in source.episodes]
+    if json:
+        out_json({"episodes": [document(episode) for episode in found]})
+        return
+    if quiet:
+        return
+    if not found:
+        out("No window is degraded.")
+        return
+    out(table(_COLUMNS, [_row(episode) for episode in found]))
+    for episode in found:
+        out(printable(f"{episode.id} ({episode.source}): {episode.reason}"))
+
+
+_COLUMNS = ("episode", "source", "model", "start (UTC)", "end", "SCR", "JFI", "TFR", "tenants", "cause")
+
+
+def _row(episode: Episode) -> list[object]:
+    worst = [None if value is None else f"{value:.2f}" for value in episode.metrics.values()]
+    start, end = f"{episode.start:%m-%d %H:%M}", f"{episode.end:%H:%M}"
+    return [episode.id, episode.source, episode.model, start, end, *worst, len(episode.tenants), episode.cause]
+
+
+def document(episode: Episode) -> dict[str, Any]:
+    """The episode as JSON, with the documented keys first."""
+    return {
+        "id": episode.id,
+        "start": iso(episode.start),
+        "end": iso(episode.end),
+        "source": episode.source,
+        "model": episode.model,
+        "metrics": dict(episode.metrics),
+        "tenants": list(episode.tenants),
+        "types": list(episode.types),
+        "cause": episode.cause,
+        "shares": episode.shares,
+        "by_metric": dict(episode.by_metric),
+        "confidence": episode.confidence,
+        "reason": episode.reason,
+        "signatures": dict(episode.signatures),
+        "recommendation": episode.recommendation,
+        "min_x": episode.min_x,
+        "deficits": dict(episode.deficits),
+        "windows": episode.windows,
+        "degraded_windows": episode.degraded_windows,
+        "requests_hurt": episode.requests_hurt,
+        "tokens_hurt": episode.tokens_hurt,
+    }

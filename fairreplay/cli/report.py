@@ -1,0 +1,141 @@
+"""``fairreplay report``: the period as one HTML file, and the document behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairreplay.cli.console import out, out_json, table
+from fairreplay.cli.options import (
+    DEFAULT_STORE,
+    ConfigOption,
+    JsonOption,
+    MinSamplesOption,
+    QuietOption,
+    RefusalsOption,
+    SinceOption,
+    SpreadOption,
+    StoreOption,
+    StrictSamplesOption,
+    UntilOption,
+    WindowOption,
+)
+from fairreplay.cli.period import period
+
+if TYPE_CHECKING:
+    from fairreplay.report.schema import Document, EpisodeRow, GroupVerdict
+    from fairreplay.report.write import Written
+
+EPISODES_SHOWN = 15
+
+
+def report(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The page; report.json goes beside it. A folder takes report.html.")
+    ] = Path("reports/report.html"),
+    since: SinceOption = None,
+    until: UntilOption = None,
+    window: WindowOption = None,
+    min_samples: MinSamplesOption = None,
+    strict_samples: StrictSamplesOption = False,
+    refusals: RefusalsOption = "miss",
+    spread: SpreadOption = "phases",
+    store: StoreOption = DEFAULT_STORE,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write the verdict on the period, its episodes and the policies beside each other as one HTML file."""
+    from fairreplay.config.load import load_config
+    from fairreplay.metrics.options import measure_options
+    from fairreplay.report.gather import report_document
+    from fairreplay.report.write import write_report
+    from fairreplay.store.store import open_store
+
+    begin, end = period(since, until)
+    settings = load_config(config)
+    options = measure_options(
+        settings,
+        window=window,
+        min_samples=min_samples,
+        strict_samples=strict_samples,
+        refusals=refusals,
+        spread=spread,
+        since=begin,
+        until=end,
+    )
+    document = report_document(open_store(store), settings, options)
+    written = write_report(document, output)
+    if json:
+        out_json(summary(document, written))
+    elif not quiet:
+        out(summary_text(document, written))
+
+
+def summary(document: Document, written: Written) -> dict[str, Any]:
+    """What ``--json`` prints: where the report is, and its verdict."""
+    return {
+        "report": str(written.html),
+        "document": str(written.json),
+        "schema_version": document["schema_version"],
+        "verdict": document["verdict"],
+        "episodes": len(document["episodes"]),
+    }
+
+
+def summary_text(document: Document, written: Written) -> str:
+    """Verdict, three figures, episodes worst first, the path last; at most 100 columns."""
+    parts = [document["verdict"]["sentence"]]
+    parts += [table(_FIGURES, _figure_rows(document["verdict"]["groups"]))] if document["verdict"]["groups"] else []
+    shown = document["episodes"][:EPISODES_SHOWN]
+    if shown:
+        parts.append(table(_EPISODES, [_episode_row(episode) for episode in shown]))
+    hidden = len(document["episodes"]) - len(shown)
+    if hidden:
+        parts.append(f"... and {hidden} more in the report")
+    parts.append(f"Report: {written.html} (numbers: {written.json})")
+    return "\n\n".join(parts)
+
+
+_FIGURES = ("figure", "mean", "level", "worst", "min < yellow", "< red", "emergency", "windows")
+_EPISODES = ("episode", "start (UTC)", "end", "level", "SCR", "JFI", "TFR", "tenants", "cause")
+
+
+def _figure_rows(groups: list[GroupVerdict]) -> list[list[object]]:
+    from fairreplay.report.text import minutes
+
+    several = len(groups) > 1
+    return [
+        [
+            figure["metric"].upper() + (f" {group['model'] or '(no model)'}" if several else ""),
+            _fixed(figure["value"], 3),
+            figure["level"],
+            _fixed(figure["worst"], 2),
+            minutes(figure["minutes_yellow"]),
+            minutes(figure["minutes_red"]),
+            minutes(figure["minutes_emergency"]),
+            figure["windows"],
+        ]
+        for group in groups
+        for figure in group["figures"]
+    ]
+
+
+def _episode_row(episode: EpisodeRow) -> list[object]:
+    from fairreplay.report.text import instant
+
+    return [
+        episode["id"],
+        instant(episode["start"]),
+        instant(episode["end"], day=episode["start"][:10] != episode["end"][:10]),
+        episode["level"],
+        *(_fixed(episode["metrics"].get(metric), 2) for metric in ("scr", "jfi", "tfr")),
+        len(episode["tenants"]),
+        episode["cause"],
+    ]
+
+
+def _fixed(value: float | None, digits: int) -> str | None:
+    return None if value is None else f"{value:.{digits}f}"

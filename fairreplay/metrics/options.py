@@ -1,0 +1,79 @@
+"""How a period is measured: window, sample sizes, what a refusal counts as, where served tokens lie in time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal
+
+from fairreplay.config.model import STRICT_SAMPLES, Config, MinSamples
+from fairreplay.errors import UsageError
+
+WHOLE_PERIOD: Final = 0
+_UNITS_US: Final = {
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """``window_us`` 0 is the whole period as one window. ``since`` and ``until`` bound arrivals, end excluded."""
+
+    window_us: int = 60_000_000
+    min_samples: MinSamples = field(default_factory=MinSamples)
+    refusals: Literal["miss", "drop"] = "miss"
+    spread: Literal["phases", "decode"] = "phases"
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def measure_options(
+    config: Config,
+    window: str | None = None,
+    min_samples: int | None = None,
+    strict_samples: bool = False,
+    refusals: str = "miss",
+    spread: str = "phases",
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> MeasureOptions:
+    """Options of the command line over those of the config.
+
+    Raises:
+        UsageError: a value that the option does not know; names the option.
+    """
+    if min_samples is not None and strict_samples:
+        raise UsageError("--min-samples does not go with --strict-samples")
+    samples = config.window.min_samples
+    if min_samples is not None:
+        samples = MinSamples(p50=min_samples, p90=min_samples, p99=min_samples)
+    elif strict_samples:
+        samples = STRICT_SAMPLES
+    if refusals not in ("miss", "drop"):
+        raise UsageError(f'--refusals {refusals!r}: must be "miss" or "drop"')
+    if spread not in ("phases", "decode"):
+        raise UsageError(f'--spread {spread!r}: must be "phases" or "decode"')
+    return MeasureOptions(
+        window_us=window_us(window or config.window.size, "--window" if window else "window.size"),
+        min_samples=samples,
+        refusals="drop" if refusals == "drop" else "miss",
+        spread="decode" if spread == "decode" else "phases",
+        since=since,
+        until=until,
+    )
+
+
+def window_us(text: str, option: str) -> int:
+    """``"60s"``, ``"5m"``, ``"1h"``, ``"1d"`` in microseconds; ``"0"`` is the whole period."""
+    if text.strip() == "0":
+        return WHOLE_PERIOD
+    match = re.fullmatch(r"\s*(\d{1,9})\s*([a-z]+)\s*", text)
+    if match is None or match[2] not in _UNITS_US or int(match[1]) == 0:
+        raise UsageError(f'{option} {text!r}: must be a number with a unit such as "60s", "5m", "1h", or "0"')
+    return int(match[1]) * _UNITS_US[match[2]]

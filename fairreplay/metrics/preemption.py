@@ -1,0 +1,38 @@
+"""What preemption costs: work that is done twice."""
+
+from __future__ import annotations
+
+import polars as pl
+
+THRASH_TOTAL = 3
+"""A request with this many preemptions thrashes (two within 60 s do too, where a log gives their instants)."""
+
+
+def recompute_tax(recomputed_tokens: int, computed_tokens: int) -> float | None:
+    """Recomputed tokens over all computed tokens, 0..1; null where nothing was computed."""
+    return recomputed_tokens / computed_tokens if computed_tokens > 0 else None
+
+
+def recovery_s(prompt: int, generated: int, cached: int, prefill_tokens_per_s: float) -> float:
+    """Seconds to compute a victim again: ``(prompt + generated - cached) / prefill throughput``."""
+    return (prompt + generated - cached) / prefill_tokens_per_s
+
+
+def taxed(rows: pl.DataFrame) -> pl.DataFrame:
+    """By ``window``: ``recompute_tax`` over the served rows that say what was recomputed; null where none says it.
+
+    A request computes its prompt less the cached part, and every output token but the last.
+    """
+    once = (
+        pl.col("prompt_tokens").cast(pl.Int64)
+        - pl.col("cached_tokens").cast(pl.Int64).fill_null(0)
+        + (pl.col("output_tokens").cast(pl.Int64) - 1).clip(0, None)
+    )
+    redone = pl.col("recomputed_tokens").cast(pl.Int64)
+    known = rows.filter(
+        pl.col("recomputed_tokens").is_not_null() & pl.col("first_token_at").is_not_null() & once.is_not_null()
+    )
+    sums = known.group_by("window").agg(redone.sum().alias("redone"), (once + redone).sum().alias("computed"))
+    return sums.select(
+        "window", pl.when(pl.col("computed") > 0).then(pl.col("redone") / pl.col("computed")).alias("recompute_tax")
+    )

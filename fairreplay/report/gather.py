@@ -1,0 +1,81 @@
+"""From the store to the document of a report: the log and its replays, measured by the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import polars as pl
+
+from fairreplay.causes.review import Source, sources
+from fairreplay.config.model import Config
+from fairreplay.metrics.measure import measure
+from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
+from fairreplay.report.document import build
+from fairreplay.report.facts import SourceFacts
+from fairreplay.report.provenance import store_facts
+from fairreplay.report.schema import Document, Role, Validation
+from fairreplay.store.store import Store
+
+COMMON: Final = "logged, rows replayed"
+"""The log over the rows that every replay holds, where that is not all of it: what a replay may be compared with."""
+
+
+def report_document(
+    store: Store, config: Config, options: MeasureOptions, validation: Validation | None = None
+) -> Document:
+    """The report on the requests that arrived in the period of ``options``: the log, and every replay of it.
+
+    A replay belongs if it was made from this store's content with this config over this period; others are left out.
+    """
+    found = sources(store, config, options)
+    logged = found[0]
+    facts = [_facts(source, config, options) for source in found]
+    common = _common(logged.outcome, [source.outcome for source in found[1:]])
+    if len(_inside(common, options)) < len(facts[0].outcome):
+        facts.insert(1, _facts(_over_common(logged, common, config, options), config, options))
+    return build(
+        config=config,
+        options=options,
+        store=store_facts(store),
+        sources=facts,
+        episodes=logged.episodes,
+        validation=validation,
+    )
+
+
+def _facts(source: Source, config: Config, options: MeasureOptions) -> SourceFacts:
+    role: Role = "logged" if source.policy is None else "baseline" if source.is_baseline else "policy"
+    targets = (source.measured.slo, source.measured.assumed_slo)
+    return SourceFacts(
+        name=source.name,
+        role=role,
+        policy=source.policy,
+        config_hash=None if source.replay is None else source.replay.rpartition("-")[2],
+        outcome=_inside(source.outcome, options),
+        measured=source.measured,
+        whole=measure(source.outcome, config, replace(options, window_us=WHOLE_PERIOD), source.name, targets),
+    )
+
+
+def _over_common(logged: Source, common: pl.DataFrame, config: Config, options: MeasureOptions) -> Source:
+    targets = (logged.measured.slo, logged.measured.assumed_slo)
+    return replace(
+        logged, name=COMMON, outcome=common, measured=measure(common, config, options, COMMON, targets), episodes=()
+    )
+
+
+def _common(logged: pl.DataFrame, replays: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    for rows in replays:
+        logged = logged.join(rows, on="request_id", how="semi", maintain_order="left")
+    return logged
+
+
+def _inside(rows: pl.DataFrame, options: MeasureOptions) -> pl.DataFrame:
+    """The rows that arrived in the period."""
+    if options.since is not None:
+        rows = rows.filter(pl.col("arrived_at") >= options.since)
+    if options.until is not None:
+        rows = rows.filter(pl.col("arrived_at") < options.until)
+    return rows

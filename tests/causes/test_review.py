@@ -1,0 +1,117 @@
+"""The sources of a review: the log and the replays that belong to it, held to the same targets."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from fairreplay.causes.review import sources
+from fairreplay.config.load import parse_config
+from fairreplay.config.model import Config
+from fairreplay.metrics.options import measure_options
+from fairreplay.sandbox.replay import replay
+from fairreplay.store.ingest import IngestOptions, ingest
+from fairreplay.store.store import Store, open_store
+
+SETTINGS = """
+[cluster]
+async_scheduling = false
+enable_prefix_caching = false
+[cluster.step_time]
+base = 0.5
+prefill_token = 0.0
+decode_sequence = 0.0
+context_token = 0.0
+"""
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def stored(folder: Path, **times: Any) -> Store:
+    rows = [
+        {
+            "request_id": f"r{number}",
+            "tenant": "ab"[number % 2],
+            "arrived_at": f"2026-01-01T00:00:{number:02}Z",
+            "prompt_tokens": 20,
+            "output_tokens": 4,
+        }
+        | {name: f"2026-01-01T00:00:{number + after:02}Z" for name, after in times.items()}
+        for number in range(20)
+    ]
+    rows.append({"request_id": "refused", "tenant": "a", "arrived_at": "2026-01-01T00:00:05Z", "status": "rejected"})
+    rows[-1] |= {"prompt_tokens": None, "output_tokens": None}
+    (folder / "log.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    ingest([str(folder / "log.jsonl")], folder / "store", IngestOptions())
+    return open_store(folder / "store")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return stored(tmp_path, first_token_at=2, finished_at=4)
+
+
+def config(more: str = "") -> Config:
+    return parse_config(SETTINGS + more, "test")
+
+
+def test_the_log_comes_first_then_the_baseline_then_the_others(store: Store) -> None:
+    settings = config()
+    assert [source.name for source in sources(store, settings, measure_options(settings))] == ["logged"]
+    replay(store, settings, ["sjf", "vtc", "fcfs"])
+    made = sources(open_store(store.path), settings, measure_options(settings))
+    assert [(source.name, source.policy, source.is_baseline) for source in made] == [
+        ("logged", None, False),
+        ("fcfs", "fcfs", True),
+        ("sjf", "sjf", False),
+        ("vtc", "vtc", False),
+    ]
+    assert all(source.measured.windows["source"].unique().to_list() == [source.name] for source in made)
+    assert [len(source.outcome) for source in made] == [21, 20, 20, 20]  # what production refused is no load
+
+
+def test_a_replay_of_another_config_does_not_belong(store: Store) -> None:
+    replay(store, config(), ["fcfs"])
+    other = config("[models.m]\nmax_num_seqs = 3\n")
+    assert [source.name for source in sources(open_store(store.path), other, measure_options(other))] == ["logged"]
+
+
+def test_an_assumed_slo_is_the_logs_and_holds_for_all(store: Store) -> None:
+    settings = config()
+    replay(store, settings, ["fcfs"])
+    logged, replayed = sources(open_store(store.path), settings, measure_options(settings))
+    assert logged.measured.slo["a"].model_dump() == {"p50": 3000, "p90": 3000, "p99": 3000}  # 1.5 times 2 s
+    assert replayed.measured.slo == logged.measured.slo
+    assert replayed.measured.assumed_slo
+
+
+def test_a_log_of_arrivals_takes_the_baselines(tmp_path: Path) -> None:
+    store, settings = stored(tmp_path), config()
+    replay(store, settings, ["fcfs"])
+    logged, replayed = sources(open_store(store.path), settings, measure_options(settings))
+    assert replayed.measured.assumed_slo
+    assert logged.measured.slo == replayed.measured.slo != {}
+
+
+def test_a_period_takes_replays_of_the_whole_store_too(store: Store) -> None:
+    settings = config()
+    replay(store, settings, ["fcfs"])
+    options = measure_options(settings, window="0", since=AT, until=AT.replace(second=10))
+    made = sources(open_store(store.path), settings, options)
+    assert [(source.name, source.measured.windows["requests"].to_list()) for source in made] == [
+        ("logged", [11]),
+        ("fcfs", [10]),
+    ]
+
+
+def test_twice_the_same(store: Store) -> None:
+    settings = config()
+    replay(store, settings, ["fcfs", "vtc"])
+    first, second = (sources(open_store(store.path), settings, measure_options(settings)) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert one.measured.windows.equals(other.measured.windows)
+        assert one.measured.tenants.equals(other.measured.tenants)
+        assert one.episodes == other.episodes

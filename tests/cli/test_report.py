@@ -1,0 +1,179 @@
+"""``fairreplay report`` as a user meets it, on a small log with hostile names that was replayed under two policies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fairreplay.cli.report import report
+from fairreplay.config.load import load_config
+from fairreplay.errors import StoreError, UsageError
+from fairreplay.sandbox.replay import replay
+from fairreplay.store.ingest import IngestOptions, ingest
+from fairreplay.store.store import open_store
+from tests.report.documents import Page
+
+SETTINGS = """
+    [cluster]
+    async_scheduling = false
+    enable_prefix_caching = false
+    [cluster.step_time]
+    base = 0.5
+    prefill_token = 0.0
+    decode_sequence = 0.0
+    context_token = 0.0
+    [defaults]
+    slo_ttft_ms = { p50 = 2000, p90 = 4000, p99 = 9000 }
+    """
+EVIL = "</script><img src=x onerror=alert(1)>\u202e\x1b[31m"
+
+app = typer.Typer()
+app.command()(report)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tenants for three minutes: in the second, one waits 30 s for each answer. One row is refused, one broken."""
+    folder = tmp_path_factory.mktemp("report")
+    rows = []
+    for second in range(0, 180, 4):
+        late = 60 <= second < 120
+        for tenant, ttft in (("calm", 1), (EVIL, 30 if late else 1)):
+            at = 1_780_000_020 + second  # 20 s past a minute, UTC
+            row = {"request_id": f"{tenant}{second}", "tenant": tenant, "prompt_tokens": 40, "output_tokens": 5}
+            times = {"arrived_at": at, "first_token_at": at + ttft, "finished_at": at + ttft + 4}
+            rows.append(row | {name: _iso(value) for name, value in times.items()})
+    refused = {"request_id": "no", "tenant": "calm", "arrived_at": _iso(1_780_000_021), "status": "rejected"}
+    broken = {
+        "request_id": "bad",
+        "tenant": "calm",
+        "arrived_at": _iso(1_780_000_022),
+        "first_token_at": _iso(1_780_000_021),
+    }
+    rows += [refused | {"prompt_tokens": 9, "output_tokens": 0}, broken | {"prompt_tokens": 9, "output_tokens": 1}]
+    log = folder / "log.jsonl"
+    log.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    ingest([str(log)], folder / "store", IngestOptions(max_reject_rate=0.5))
+    (folder / "c.toml").write_text(SETTINGS)
+    replay(open_store(folder / "store"), load_config(folder / "c.toml"), ["fcfs", "vtc"])
+    return folder
+
+
+def _iso(epoch_s: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(epoch_s, UTC).isoformat().replace("+00:00", "Z")
+
+
+def options(place: Path, output: Path) -> list[str]:
+    return ["--store", str(place / "store"), "--config", str(place / "c.toml"), "-o", str(output)]
+
+
+def test_terminal_says_verdict_figures_episodes_path(place: Path, tmp_path: Path) -> None:
+    done = run(*options(place, tmp_path / "r.html"))
+    lines = [line for line in done.stdout.splitlines() if line]
+    assert lines[0].startswith("Unfair in ")
+    assert [line.split()[0] for line in lines[1:6]] == ["figure", "------", "SCR", "JFI", "TFR"]
+    assert lines[6].startswith("episode")
+    assert lines[8].startswith("ep-")
+    assert lines[-1] == f"Report: {tmp_path / 'r.html'} (numbers: {tmp_path / 'r.json'})"
+    assert max(len(line) for line in lines[1:-1]) <= 100
+    assert "\x1b" not in done.stdout
+
+
+def test_page_and_document_hold_the_log_and_its_replays(place: Path, tmp_path: Path) -> None:
+    run(*options(place, tmp_path), "--quiet")
+    document = json.loads((tmp_path / "report.json").read_bytes())
+    assert [source["role"] for source in document["sources"]] == ["logged", "logged", "baseline", "policy"]
+    # the refused row is no load: the log stands there once whole, once over the rows that the replays hold
+    assert [source["requests"] for source in document["sources"]] == [91, 90, 90, 90]
+    assert {row["source"]: row["rejected"] for row in document["comparison"]} == {
+        "logged": 1,
+        "logged, rows replayed": 0,
+        "fcfs": 0,
+        "vtc": 0,
+    }
+    assert document["fidelity"][0]["requests"] == 90
+    assert [row["rows"] for row in document["data_quality"]["rejects"]] == [1]
+    assert document["tenants"][0]["tenant"] == EVIL  # hurt most
+    assert document["tenants"][0]["under"][0]["passes"] is False
+    episode = document["episodes"][0]
+    assert episode["tenants"] == [EVIL]
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert document["verdict"]["sentence"] in page.text
+    assert "</script><img" in page.text
+    assert not [tag for tag, _ in page.tags if tag == "img"]
+    assert str(place) not in json.dumps(document)
+
+
+def test_json_has_the_paths_and_the_verdict(place: Path, tmp_path: Path) -> None:
+    done = run(*options(place, tmp_path / "r.html"), "--json")
+    found = json.loads(done.stdout)
+    assert found["report"] == str(tmp_path / "r.html")
+    assert found["verdict"]["groups"][0]["figures"][0]["metric"] == "scr"
+    assert list(found) == ["report", "document", "schema_version", "verdict", "episodes"]
+
+
+def test_period_without_requests(place: Path, tmp_path: Path) -> None:
+    done = run(*options(place, tmp_path), "--since", "2030-01-01")
+    assert done.stdout.startswith("No requests in the period: nothing to judge.")
+    assert (tmp_path / "report.html").exists()
+
+
+def test_errors_name_what_to_do(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="fairreplay ingest"):
+        run("--store", str(tmp_path / "nowhere"))
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        run(*options(place, blocked / "r.html"))
+
+
+def test_a_failed_write_leaves_the_last_report(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(*options(place, tmp_path), "--quiet")
+    before = (tmp_path / "report.html").read_bytes()
+
+    def full(_: Path, __: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(UsageError, match="No space left"):
+        run(*options(place, tmp_path), "--since", "2030-01-01")
+    assert (tmp_path / "report.html").read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_same_bytes_under_any_hash_seed(place: Path, tmp_path: Path) -> None:
+    digests = set()
+    for seed in ("0", "1"):
+        output = tmp_path / seed
+        subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "from fairreplay.cli.app import main; main()",
+                "report",
+                *options(place, output),
+                "--quiet",
+            ],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+        )
+        digests.add(
+            tuple(hashlib.sha256((output / f"report.{kind}").read_bytes()).hexdigest() for kind in ("html", "json"))
+        )
+    assert len(digests) == 1

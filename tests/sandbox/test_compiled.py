@@ -1,0 +1,89 @@
+"""The compiled engine against the plain one, to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from polars.testing import assert_frame_equal
+
+from fairreplay.sandbox import compiled, reference
+from fairreplay.sandbox.decision_log import read_scenario
+from fairreplay.sandbox.engine import PS_PER_SECOND, PS_PER_US, WEIGHT_SCALE, EngineResult
+from fairreplay.sandbox.plan import Shard
+from fairreplay.sandbox.replay import _step_rows
+from tests.sandbox.plain_sums import StepSeconds
+from tests.sandbox.random_cases import case
+from tests.sandbox.scenarios import plan, workload
+
+CASES = 1200
+PARTS = 12
+GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "vllm"
+
+
+def differences(plain: EngineResult, fast: EngineResult) -> list[str]:
+    return [
+        field.name
+        for field in fields(plain)
+        if not np.array_equal(getattr(plain, field.name), getattr(fast, field.name))
+    ]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_cases_are_equal_to_the_bit(part: int) -> None:
+    """Leaping and step by step; tight caches, preemption, changes in mid-run, all policies, prefixes, async."""
+    preempted = 0
+    for seed in range(part * CASES // PARTS, (part + 1) * CASES // PARTS):
+        work, the_plan = case(seed)
+        plain = reference.run(work, the_plan)
+        for leap in (True, False):
+            assert differences(plain, compiled.run(work, the_plan, leap=leap)) == [], f"case {seed}, leap {leap}"
+        preempted += int((plain.preemptions > 0).any())
+    assert preempted > CASES // PARTS // 10
+
+
+@pytest.mark.parametrize("seed", range(5000, 5150, 3))
+def test_step_sums_are_those_of_the_plain_steps(seed: int) -> None:
+    work, the_plan = case(seed, most_requests=6)
+    shard = Shard(model="m", replica="0", rows=np.arange(len(work)), workload=work, plan=the_plan)
+    start_us = 1_700_000_000_123_456
+    plain = StepSeconds(shard, start_us)
+    reference.run(work, the_plan, plain.add)
+    _result, sums = compiled.run_with_sums(work, the_plan, start_us % 10**6 * PS_PER_US)
+    assert_frame_equal(_step_rows(shard, start_us, sums), plain.frame())
+
+
+@pytest.mark.parametrize("name", ["s2_fcfs_tight", "s4_prefix_caching", "s6_large", "s8_priority_tight_async"])
+def test_golden_scenarios_are_equal_too(name: str) -> None:
+    scenario = read_scenario(GOLDEN / f"{name}.scenario.json")
+    plain = reference.run(scenario.workload, scenario.plan)
+    assert differences(plain, compiled.run(scenario.workload, scenario.plan)) == []
+
+
+def test_weights_one_to_four_under_overload_give_service_one_to_four() -> None:
+    rows = [(tenant, 0.0, 100, 100) for tenant in "abcd" for _ in range(3000)]
+    work = workload(rows)
+    the_plan = plan(work, "vtc", weights={"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}, max_num_seqs=4)
+    result = compiled.run(work, the_plan)
+    while_all_wait = result.finished_ps <= np.sort(result.finished_ps)[5000]
+    served = np.bincount(work.tenant[while_all_wait], minlength=4)
+    assert served / served[0] == pytest.approx([1, 2, 3, 4], rel=0.01)
+
+
+def test_counters_that_would_overflow_are_refused() -> None:
+    work = workload([("a", 0.0, 10**6, 10**6)] * 50)
+    the_plan = plan(work, "vtc", weights={"a": WEIGHT_SCALE / 2**45}, max_model_len=10**7, num_gpu_blocks=10**6)
+    with pytest.raises(OverflowError, match="weight"):
+        compiled.run(work, the_plan)
+
+
+def test_seconds_of_a_long_leap() -> None:
+    """One request that decodes for a thousand seconds: every second has its step."""
+    work = workload([("a", 0.0, 1, 1001)])
+    _result, sums = compiled.run_with_sums(work, plan(work))
+    assert sums.steps.sum() == 1001
+    assert sums.second.max() == 999
+    assert sums.second[sums.kind == 0].tolist() == list(range(1000))
+    assert int(PS_PER_SECOND) == 10**12

@@ -1,0 +1,71 @@
+"""The README's promises: its commands run, its tables name what exists."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from fairreplay.cli.verify import DIFFERENT
+from fairreplay.config.load import parse_config
+from fairreplay.errors import BadInputError, FairReplayError, StoreBusyError, StoreError, UsageError
+from fairreplay.sandbox.policies import POLICIES
+from fairreplay.trace.formats import FORMATS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def first_cells(text: str) -> set[str]:
+    return set(re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE))
+
+
+def test_the_commands_of_the_readme_run_and_end_in_a_report(tmp_path: Path) -> None:
+    (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
+    block = README.split("<!-- executed by tests/test_readme.py -->\n```sh\n")[1].split("```")[0]
+    commands = block.strip().splitlines()
+    assert len(commands) == 5
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "fairreplay"
+        code = "from fairreplay.cli.app import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True, env=os.environ
+        )
+        assert done.returncode == 0, (command, done.stderr)
+    page = (tmp_path / "arena-report.html").read_text(encoding="utf-8")
+    assert "Verdict" in page
+    document = json.loads((tmp_path / "arena-report.json").read_text())
+    assert [source["name"] for source in document["sources"]] == ["logged", "fcfs", "vtc"]
+
+
+def test_every_command_is_in_the_readme() -> None:
+    commands = {cell.split()[0] for cell in first_cells(section("With your own log"))}
+    files = {path.stem for path in (ROOT / "fairreplay" / "cli").glob("*.py")}
+    assert commands == files - {"__init__", "app", "console", "options", "period"}
+
+
+def test_every_format_and_policy_is_in_the_readme() -> None:
+    assert first_cells(section("What it reads")) == set(FORMATS)
+    policies, metrics = section("Policies and metrics").split("| metric |")
+    assert first_cells(policies) == set(POLICIES)
+    assert all(name in metrics for name in ("SCR", "JFI", "TFR"))
+
+
+def test_the_settings_of_the_readme_are_valid() -> None:
+    text = section("Settings").split("```toml\n")[1].split("```")[0]
+    assert parse_config(text, "README").cluster.replicas == 2
+
+
+def test_the_exit_codes_of_the_readme() -> None:
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), flags=re.MULTILINE)}
+    errors = (UsageError, BadInputError, StoreError, FairReplayError, StoreBusyError)
+    assert listed == {0, DIFFERENT, 130} | {error.exit_code for error in errors}
