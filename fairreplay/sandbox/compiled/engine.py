@@ -117,6 +117,7 @@ def _run(
     free_slots = np.arange(slots - 1, 0, -1, dtype=np.int64) * at.SLOT
     batch = np.zeros(slots, np.int64)
     parts = np.zeros(slots, np.int64)
+    dues = np.zeros(2 * slots, np.int64)
     flights = np.zeros((2, 2 * slots + 2), np.int64)
     out = np.zeros((at.RESULTS, count), np.int64)
     out[[at.SCHEDULED, at.FIRST_TOKEN, at.FINISHED]] = NEVER
@@ -139,7 +140,7 @@ def _run(
     done = False
     while not done:
         done = advance(
-            e, run_, free_slots, batch, flights, parts, calendar, marks, phases, out, way, kept, queues, active,
+            e, run_, free_slots, batch, flights, parts, dues, calendar, marks, phases, out, way, kept, queues, active,
             queue_rows, queue_ranks, blocks, table, own, found, chains, chain_table, workload.prefix_start,
             workload.prefix_ids, workload.prefix_block_tokens, settings, weights_at, weights, workload.arrival_ps,
             workload.prompt_tokens, cut, workload.priority, workload.request_weight, sums, rows, PASSES_A_CALL,

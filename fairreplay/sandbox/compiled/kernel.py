@@ -11,8 +11,9 @@ import numba
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.changes import apply_changes, next_change, take_arrivals
+from fairreplay.sandbox.compiled.cohort import gather, scatter
 from fairreplay.sandbox.compiled.jit import compiled
-from fairreplay.sandbox.compiled.leaping import PASSES_OF_HOLD, cohort_pass, gather, scatter
+from fairreplay.sandbox.compiled.leaping import PASSES_OF_HOLD, cohort_pass
 from fairreplay.sandbox.compiled.members import refuse_anywhere
 from fairreplay.sandbox.compiled.prefix import first_blocks, number_chains
 from fairreplay.sandbox.compiled.stepping import (
@@ -146,6 +147,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
         batch: Int64s,
         flights: Int64s,
         parts: Int64s,
+        dues: Int64s,
         calendar: Int64s,
         marks: Int64s,
         phases: Int64s,
@@ -180,7 +182,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
         """Go on for up to ``passes`` passes or until ``rows`` is full; True when everything is finished."""
         if sources < 0:
             return False
-        may_leap = e[at.LEAPING] != 0 and not (e[at.PREFIX] or e[at.ASYNC] or e[at.MODEL_LEN_VARIES])
+        may_leap = e[at.LEAPING] != 0 and not (e[at.PREFIX] or e[at.MODEL_LEN_VARIES])
         change_ps = next_change(e, settings, weights_at)
         last_row = len(rows) - ROWS_TO_SPARE
         if e[at.READY] == 0:
@@ -197,7 +199,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 e[at.CLOCK] = max(e[at.CLOCK], arrival[e[at.NEXT_ARRIVAL]])
             if e[at.CLOCK] >= change_ps:
                 if e[at.COHORT]:
-                    scatter(e, run, calendar, marks, phases, queues, weights, request_weight)
+                    scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
                 apply_changes(
                     e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_ranks, way,
                     blocks, table, own, found, arrival, prompt, cut, priority,
@@ -209,20 +211,20 @@ def _kernel(sources: int) -> Callable[..., bool]:
             if may_leap and e[at.COHORT] == 0:
                 if e[at.HOLD] > 0:
                     e[at.HOLD] -= 1
-                else:
+                elif e[at.PREEMPTED] == 0:
                     gather(
-                        e, run, parts, calendar, marks, phases, queues, weights,
+                        e, run, parts, dues, calendar, marks, phases, queues, weights,
                         request_weight,
                     )  # fmt: skip
             if e[at.COHORT]:
                 counted = cohort_pass(
-                    e, run, free_slots, parts, calendar, marks, phases, out, way, kept, queues, active, queue_rows,
+                    e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, queues, active, queue_rows,
                     blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut,
                     priority, request_weight, sums, rows, change_ps,
                 )  # fmt: skip
                 if counted:
                     continue
-                scatter(e, run, calendar, marks, phases, queues, weights, request_weight)
+                scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
                 e[at.HOLD] = PASSES_OF_HOLD
             one_pass(
                 e, run, free_slots, batch, flights, out, way, kept, queues, active, queue_rows, blocks, table, own,

@@ -58,11 +58,15 @@ from __future__ import annotations
     OFFSETS,  # sum over members of computed tokens minus TICK
     GROWING,  # members whose blocks grow as they decode
     NEXT_FINISH,  # TICK at which the next member samples its last token
-    PARTS,  # running requests that are not members
+    PARTS,  # running prefills, which are not members
+    LAG,  # ticks whose samples have not arrived: 1 with async scheduling
+    DUE,  # slots that wait for something from the step in flight
+    NEXT_DUE,  # slots that wait for something from the step at hand
+    DUE_HALF,  # which half of ``dues`` holds the former
     NEXT_BAD,  # the first request from NEXT_ARRIVAL on that is refused at the door
     HOLD,  # passes until the engine tries to leap again
     OVERFLOW,  # 1 if the clock ran out of int64
-) = range(44)
+) = range(48)
 
 # ---- settings in force: a copy of one row of the settings table ----
 SETTINGS = 48
@@ -126,7 +130,12 @@ FILLED = FINISH  # of a request under prefix caching, where nobody is a member: 
 MEMBER = 1
 HELD = 2  # the whole KV of the request is held from its admission on
 RESUMED = 4  # after a preemption
-FLAG_BITS = 4  # above them stands the request's queue
+RATED = 8  # its tenant's service grows by its tokens at every tick
+# where samples arrive a pass later (async), what this slot waits for:
+FIRST = 16  # its first token
+ENDING = 32  # its last token
+IDLE = 64  # nothing: its first tick as a member is still to come
+FLAG_BITS = 7  # above them stands the request's queue
 
 # ---- results ----
 (

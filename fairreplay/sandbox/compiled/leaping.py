@@ -16,13 +16,22 @@ of k ticks, is a quadratic in k.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.calendar import clear_place, enter, find_next_finish, leave
+from fairreplay.sandbox.compiled.calendar import leave
 from fairreplay.sandbox.compiled.changes import refusal
+from fairreplay.sandbox.compiled.cohort import (
+    add_rate,
+    deliver,
+    drop_rate,
+    expect,
+    finish_members,
+    is_decoding,
+    join,
+    part,
+    turn_dues,
+)
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import (
     blocks_for,
@@ -35,239 +44,13 @@ from fairreplay.sandbox.compiled.members import (
 )
 from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, remove_head
+from fairreplay.sandbox.compiled.ticks import advance_ticks, growth_of, ticks_ps, ticks_until, ticks_with_blocks
+from fairreplay.sandbox.compiled.waiting import Int32s, remove_head
 from fairreplay.sandbox.engine import NO_REASON, PS_PER_SECOND, Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
 PASSES_OF_HOLD = 8
 """Passes that are stepped one by one after one that could not be counted."""
-
-
-# ---- joining and leaving the cohort ----
-
-
-@inlined
-def is_decoding(run: Int64s, slot: int) -> bool:
-    """One token to compute, and it yields a sample after the first."""
-    known = run[slot + at.KNOWN]
-    return run[slot + at.COMPUTED] == known - 1 and known > run[slot + at.PROMPT]
-
-
-@inlined
-def join(
-    e: Int64s,
-    run: Int64s,
-    calendar: Int64s,
-    marks: Int64s,
-    phases: Int64s,
-    queues: Int64s,
-    weights: Int64s,
-    request_weight: Int64s,
-    slot: int,
-) -> None:
-    """A decoder becomes a member."""
-    tick = e[at.TICK]
-    request = run[slot + at.REQUEST] & at.INDEX
-    computed = run[slot + at.COMPUTED]
-    run[slot + at.FLAGS] |= at.MEMBER
-    run[slot + at.FINISH] = tick + run[slot + at.OUTPUT] - (run[slot + at.KNOWN] - run[slot + at.PROMPT])
-    run[slot + at.COMPUTED] = computed - tick
-    e[at.OFFSETS] += computed - tick
-    e[at.MEMBERS] += 1
-    run[slot + at.DONE] -= tick
-    if run[slot + at.FLAGS] & at.HELD == 0:
-        count_growth(e, phases, computed, 1)
-    if e[at.POLICY] == at.VTC:
-        queue = queue_at(run, slot)
-        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, request_weight, queue, request)
-        queues[queue + at.RATE] += rate
-        queues[queue + at.SERVICE] -= rate * tick
-    enter(e, run, calendar, marks, slot)
-
-
-@inlined
-def count_growth(e: Int64s, phases: Int64s, computed: int, sign: int) -> None:
-    """A member of ``computed`` tokens needs a block whenever they are a multiple of the block size."""
-    size = e[at.BLOCK_SIZE]
-    phase = e[at.PHASE] - (computed & (size - 1) if e[at.SHIFT] >= 0 else computed % size)
-    if phase < 0:
-        phase += size
-    phase &= at.INDEX
-    phases[phase] += sign
-    phases[phase + size] += sign
-    e[at.GROWING] += sign
-
-
-@inlined
-def part(
-    e: Int64s,
-    run: Int64s,
-    phases: Int64s,
-    queues: Int64s,
-    weights: Int64s,
-    request_weight: Int64s,
-    slot: int,
-) -> None:
-    """A member leaves the cohort (the calendar apart); its slot says again what it has computed and owns."""
-    tick = e[at.TICK]
-    request = run[slot + at.REQUEST] & at.INDEX
-    computed = run[slot + at.COMPUTED] + tick
-    e[at.OFFSETS] -= computed - tick
-    e[at.MEMBERS] -= 1
-    run[slot + at.DONE] += tick
-    run[slot + at.COMPUTED] = computed
-    run[slot + at.KNOWN] = computed + 1
-    run[slot + at.BEST] = computed
-    if run[slot + at.FLAGS] & at.HELD == 0:
-        count_growth(e, phases, computed, -1)
-        run[slot + at.OWNED] = blocks_for(e, computed)
-    run[slot + at.FLAGS] &= ~at.MEMBER
-    if e[at.POLICY] == at.VTC:
-        queue = queue_at(run, slot)
-        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, request_weight, queue, request)
-        queues[queue + at.RATE] -= rate
-        queues[queue + at.SERVICE] += rate * tick
-
-
-@compiled
-def gather(
-    e: Int64s,
-    run: Int64s,
-    parts: Int64s,
-    calendar: Int64s,
-    marks: Int64s,
-    phases: Int64s,
-    queues: Int64s,
-    weights: Int64s,
-    request_weight: Int64s,
-) -> None:
-    """From steps one by one to a cohort."""
-    e[at.COHORT] = 1
-    e[at.PARTS] = 0
-    e[at.NEXT_FINISH] = at.NO_CAP
-    slot = run[at.NEXT]
-    while slot != 0:
-        if is_decoding(run, slot):
-            join(e, run, calendar, marks, phases, queues, weights, request_weight, slot)
-        else:
-            parts[e[at.PARTS]] = slot
-            e[at.PARTS] += 1
-        slot = run[slot + at.NEXT]
-
-
-@compiled
-def scatter(
-    e: Int64s,
-    run: Int64s,
-    calendar: Int64s,
-    marks: Int64s,
-    phases: Int64s,
-    queues: Int64s,
-    weights: Int64s,
-    request_weight: Int64s,
-) -> None:
-    """From a cohort to steps one by one."""
-    e[at.COHORT] = 0
-    slot = run[at.NEXT]
-    while slot != 0:
-        if run[slot + at.FLAGS] & at.MEMBER:
-            leave(e, run, calendar, marks, slot)
-            part(e, run, phases, queues, weights, request_weight, slot)
-        slot = run[slot + at.NEXT]
-
-
-# ---- what a tick costs ----
-
-
-@inlined
-def ticks_ps(first: int, growth: int, k: int) -> int:
-    """Time of ``k`` ticks: the first takes ``first + growth``, each later one ``growth`` more."""
-    return k * first + growth * ((k * (k + 1)) >> 1)
-
-
-@inlined
-def ticks_until(first: int, growth: int, span: int) -> int:
-    """The fewest ticks that take at least ``span`` > 0; at least one tick takes time."""
-    half = first + 0.5 * growth
-    k = np.int64(2.0 * span / (half + math.sqrt(half * half + 2.0 * growth * span)))
-    while k > 1 and ticks_ps(first, growth, k - 1) >= span:
-        k -= 1
-    while ticks_ps(first, growth, k) < span:
-        k += 1
-    return max(1, k)
-
-
-@inlined
-def growth_of(e: Int64s, phases: Int64s, k: int) -> int:
-    """Blocks that members need for the next ``k`` ticks."""
-    size = e[at.BLOCK_SIZE]
-    phase = e[at.PHASE]
-    if k == 1:
-        return phases[phase]
-    cycles = k // size
-    blocks = cycles * e[at.GROWING]
-    for later in range(phase, phase + k - cycles * size):
-        blocks += phases[later]
-    return blocks
-
-
-@inlined
-def ticks_with_blocks(e: Int64s, phases: Int64s, most: int) -> int:
-    """Ticks, up to ``most``, for which the free blocks last; the first is known to have its blocks."""
-    size = e[at.BLOCK_SIZE]
-    growing = e[at.GROWING]
-    if (most // size + 1) * growing <= e[at.FREE]:
-        return most
-    cycles = e[at.FREE] // growing
-    left = e[at.FREE] - cycles * growing
-    phase = e[at.PHASE]
-    while phases[phase] <= left:
-        left -= phases[phase]
-        phase += 1
-    return min(most, cycles * size + phase - e[at.PHASE])
-
-
-@inlined
-def advance_ticks(e: Int64s, k: int) -> None:
-    e[at.TICK] += k
-    phase = e[at.PHASE] + k
-    size = e[at.BLOCK_SIZE]
-    if phase >= size:
-        phase = phase - size if phase < 2 * size else phase % size
-    e[at.PHASE] = phase
-
-
-# ---- finishes ----
-
-
-@inlined
-def finish_members(
-    e: Int64s,
-    run: Int64s,
-    free_slots: Int64s,
-    calendar: Int64s,
-    marks: Int64s,
-    phases: Int64s,
-    out: Int64s,
-    way: Int32s,
-    queues: Int64s,
-    weights: Int64s,
-    request_weight: Int64s,
-) -> None:
-    """Those whose last tick this was are done."""
-    place = e[at.TICK] & (len(calendar) - 1) & at.INDEX
-    slot = calendar[place] & at.INDEX
-    clear_place(calendar, marks, place)
-    while slot != 0:
-        part(e, run, phases, queues, weights, request_weight, slot)
-        e[at.FREE] += run[slot + at.OWNED]
-        drop_running(e, run, free_slots, slot)
-        complete(e, run, out, way, slot, run[slot + at.REQUEST] & at.INDEX)
-        slot = run[slot + at.LATER] & at.INDEX
-    find_next_finish(e, calendar, marks)
-
-
-# ---- a pass ----
 
 
 @inlined
@@ -328,7 +111,8 @@ def free_by_preemption(
         if run[slot + at.FLAGS] & at.MEMBER:
             before = phases[e[at.PHASE]]
             leave(e, run, calendar, marks, slot)
-            part(e, run, phases, queues, weights, request_weight, slot)
+            part(e, run, phases, slot)
+            drop_rate(e, run, queues, weights, request_weight, slot)
             demand -= before - phases[e[at.PHASE]]
         else:
             demand -= part_growth(e, run, slot)
@@ -353,16 +137,16 @@ def next_bad_arrival(e: Int64s, prompt: Int64s, cut: Int64s) -> int:
 
 
 @inlined
-def spread(e: Int64s, phases: Int64s, sums: Int64s, rows: Int64s, first: int, growth: int, k: int) -> None:
-    """Add ``k`` ticks from now on, at whose end as many run and wait as now, to the sums of their seconds."""
+def spread(e: Int64s, phases: Int64s, sums: Int64s, rows: Int64s, begin: int, first: int, growth: int, k: int) -> None:
+    """Add ``k`` ticks, the first of which starts at ``begin``, at whose end as many run and wait as now, to the sums of their seconds."""
     size = e[at.BLOCK_SIZE]
     used = e[at.USABLE] - e[at.FREE]
     phase = e[at.PHASE]
     done = 0
     while done < k:
-        start_ps = e[at.CLOCK] + ticks_ps(first, growth, done)
+        start_ps = begin + ticks_ps(first, growth, done)
         reach(e, sums, rows, start_ps)
-        boundary = (e[at.SECOND] + 1) * PS_PER_SECOND - e[at.SECOND_OFFSET] - e[at.CLOCK]
+        boundary = (e[at.SECOND] + 1) * PS_PER_SECOND - e[at.SECOND_OFFSET] - begin
         until = k
         if ticks_ps(first, growth, k - 1) >= boundary:
             until = ticks_until(first, growth, boundary)
@@ -393,6 +177,7 @@ def end_prefills(
     run: Int64s,
     free_slots: Int64s,
     parts: Int64s,
+    dues: Int64s,
     calendar: Int64s,
     marks: Int64s,
     phases: Int64s,
@@ -403,27 +188,39 @@ def end_prefills(
     request_weight: Int64s,
 ) -> None:
     """Prefills that have reached their known tokens sample one, and finish or become members."""
+    later = e[at.ASYNC] != 0  # the sample arrives a pass later
     stay = 0
     for place in range(e[at.PARTS]):
         slot = parts[place] & at.INDEX
         request = run[slot + at.REQUEST] & at.INDEX
         output = run[slot + at.OUTPUT]
         known = run[slot + at.KNOWN]
-        if run[slot + at.COMPUTED] == known:
+        samples = run[slot + at.COMPUTED] == known
+        first = at.FIRST if known == run[slot + at.PROMPT] else 0
+        if samples:
             if output != 0:
                 known += 1
                 run[slot + at.KNOWN] = known
-                if e[at.POLICY] == at.VTC:
+                if e[at.POLICY] == at.VTC and not later:
                     charge(e, queues, weights, request_weight, queue_at(run, slot), request, e[at.OUTPUT_COST])
-            if known - run[slot + at.PROMPT] <= 1:
+            if first and not later:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
             if known - run[slot + at.PROMPT] >= output:
-                e[at.FREE] += run[slot + at.OWNED]
-                drop_running(e, run, free_slots, slot)
-                complete(e, run, out, way, slot, request)
+                if later:
+                    expect(e, run, dues, slot, at.ENDING | first)
+                else:
+                    e[at.FREE] += run[slot + at.OWNED]
+                    drop_running(e, run, free_slots, slot)
+                    complete(e, run, out, way, slot, request)
                 continue
         if is_decoding(run, slot):
-            join(e, run, calendar, marks, phases, queues, weights, request_weight, slot)
+            join(e, run, calendar, marks, phases, slot)
+            if not later:
+                add_rate(e, run, queues, weights, request_weight, slot)
+            elif not samples:
+                expect(e, run, dues, slot, at.IDLE)
+            elif first or e[at.POLICY] == at.VTC:
+                expect(e, run, dues, slot, first)
         else:
             parts[stay] = slot
             stay += 1
@@ -439,12 +236,41 @@ def end_empty_pass(e: Int64s, sums: Int64s, rows: Int64s) -> None:
     e[at.PREEMPTED] = 0
 
 
+@compiled
+def end_waiting_pass(
+    e: Int64s,
+    run: Int64s,
+    free_slots: Int64s,
+    dues: Int64s,
+    out: Int64s,
+    way: Int32s,
+    queues: Int64s,
+    weights: Int64s,
+    request_weight: Int64s,
+    sums: Int64s,
+    rows: Int64s,
+) -> None:
+    """Nothing to schedule, only the output of the step in flight to take in."""
+    start_ps = e[at.CLOCK]
+    used = e[at.USABLE] - e[at.FREE]
+    e[at.CLOCK] = e[at.BUSY_UNTIL]
+    e[at.FLYING] = 0
+    advance_ticks(e, 1)
+    deliver(e, run, free_slots, dues, out, way, queues, weights, request_weight)
+    turn_dues(e)
+    e[at.IDLE_PASSES] += 1
+    if e[at.SUMMING]:
+        add_pass(e, sums, rows, start_ps, 0, 0, 0, used)
+    e[at.PREEMPTED] = 0
+
+
 @inlined
 def cohort_pass(
     e: Int64s,
     run: Int64s,
     free_slots: Int64s,
     parts: Int64s,
+    dues: Int64s,
     calendar: Int64s,
     marks: Int64s,
     phases: Int64s,
@@ -474,6 +300,7 @@ def cohort_pass(
     """One pass, or a stretch of passes in which only members run; False, and nothing done, if it must be stepped."""
     e[at.CAP] = prefill_cap(e)
     alone = e[at.PREFILL_FIRST] != 0  # prefills run alone
+    ahead = e[at.ASYNC] != 0  # this pass is scheduled while a step is in flight, and then takes that step's output
     had_parts = e[at.PARTS]
     left = e[at.BUDGET] if alone else e[at.BUDGET] - e[at.MEMBERS]
     if e[at.MEMBERS] > e[at.BUDGET] or e[at.IDLE_PASSES] >= PASSES_WITHOUT_PROGRESS_MAX:
@@ -490,7 +317,7 @@ def cohort_pass(
         needed += phases[e[at.PHASE]]
     if needed > e[at.FREE]:
         # victims by priority may stand before prefills that would get their tokens
-        if alone or e[at.MEMBERS] == 0 or (had_parts > 0 and left == 0 and e[at.POLICY] == at.PRIORITY):
+        if alone or ahead or e[at.MEMBERS] == 0 or (had_parts > 0 and left == 0 and e[at.POLICY] == at.PRIORITY):
             return False
         needed = free_by_preemption(
             e, run, free_slots, parts, calendar, marks, phases, out, kept, queues, active, queue_rows, way,
@@ -545,7 +372,9 @@ def cohort_pass(
     prefills = 0
     prefill_tokens = 0
     ticks = 1
-    start_ps = e[at.CLOCK]
+    begin = max(e[at.CLOCK], e[at.BUSY_UNTIL]) if ahead else e[at.CLOCK]
+    start_ps = begin  # of the last step
+    duration = np.int64(0)  # of all steps
     if e[at.PARTS] > 0:
         # a step with prefills, alone or with the members
         if alone:
@@ -574,7 +403,7 @@ def cohort_pass(
             run[slot + at.COMPUTED] = after
         if members > 0:
             context += e[at.OFFSETS] + members * (e[at.TICK] + 1)
-        e[at.CLOCK] += (
+        duration = (
             e[at.BASE_PS] + e[at.PREFILL_PS] * prefill_tokens + e[at.DECODE_PS] * members + e[at.CONTEXT_PS] * context
         )
         e[at.STEPS] += 1
@@ -582,7 +411,12 @@ def cohort_pass(
     else:
         # a stretch of ticks; the first one's blocks are taken for a pass with prefills, but not yet with prefills alone
         if members == 0:
+            if e[at.FLYING]:
+                end_waiting_pass(e, run, free_slots, dues, out, way, queues, weights, request_weight, sums, rows)
+                return True
             return False
+        if ahead and (e[at.FLYING] == 0 or e[at.DUE] > 0):
+            stretch = 1
         if not alone:
             e[at.FREE] += needed
         elif phases[e[at.PHASE]] > e[at.FREE]:
@@ -605,31 +439,42 @@ def cohort_pass(
         if e[at.SUMMING]:
             event = min(event, e[at.CLOCK] + (len(rows) - e[at.ROWS] - 8) * PS_PER_SECOND)
         if ticks > 1 and first + growth > 0:
-            span = event - e[at.CLOCK]
-            if float(ticks) * (first + 0.5 * growth * (ticks + 1.0)) > 0.99 * span:
-                ticks = min(ticks, ticks_until(first, growth, span))
+            # the first pass that sees the event: at the end of the step before it, or of the one before that
+            span = event - begin
+            if span <= 0:
+                ticks = 1
+            elif float(ticks) * (first + 0.5 * growth * (ticks + 1.0)) > 0.99 * span:
+                ticks = min(ticks, ticks_until(first, growth, span) + e[at.LAG])
         if e[at.SUMMING] and ticks > 1:
-            spread(e, phases, sums, rows, first, growth, ticks - 1)
-        start_ps = e[at.CLOCK] + ticks_ps(first, growth, ticks - 1)
-        e[at.CLOCK] += ticks_ps(first, growth, ticks)
+            spread(e, phases, sums, rows, begin, first, growth, ticks - 1)
+        start_ps = begin + ticks_ps(first, growth, ticks - 1)
+        duration = ticks_ps(first, growth, ticks)
         e[at.FREE] -= growth_of(e, phases, ticks)
         e[at.STEPS] += ticks
         e[at.IDLE_PASSES] = 1
         if alone:
             e[at.DECODE_STEPS] += ticks
     used = e[at.USABLE] - e[at.FREE]
-    if members > 0:
+    if ahead:
+        if e[at.FLYING]:
+            e[at.CLOCK] = start_ps
+        e[at.FLYING] = 1
+        e[at.BUSY_UNTIL] = begin + duration
         advance_ticks(e, ticks)
-        if e[at.TICK] == e[at.NEXT_FINISH]:
-            finish_members(
-                e, run, free_slots, calendar, marks, phases, out, way, queues, weights,
-                request_weight,
-            )  # fmt: skip
+        if e[at.DUE] > 0:
+            deliver(e, run, free_slots, dues, out, way, queues, weights, request_weight)
+    else:
+        e[at.CLOCK] += duration
+        if members > 0:
+            advance_ticks(e, ticks)
+    if e[at.TICK] == e[at.NEXT_FINISH]:
+        finish_members(e, run, free_slots, dues, calendar, marks, phases, out, way, queues, weights, request_weight)
     if prefills > 0:
         end_prefills(
-            e, run, free_slots, parts, calendar, marks, phases, out, way, queues, weights,
-            request_weight,
-        )  # fmt: skip
+            e, run, free_slots, parts, dues, calendar, marks, phases, out, way, queues, weights, request_weight
+        )
+    if ahead:
+        turn_dues(e)
     if e[at.SUMMING]:
         add_pass(e, sums, rows, start_ps, prefills, members, prefill_tokens + members, used)
     e[at.PREEMPTED] = 0

@@ -25,7 +25,7 @@ def queue_of(e: Int64s, queue_rows: Int64s, request: int) -> int:
 @inlined
 def service(e: Int64s, queues: Int64s, queue: int) -> int:
     """Service counter of the tenant whose queue this is."""
-    return queues[queue + at.SERVICE] + queues[queue + at.RATE] * e[at.TICK]
+    return queues[queue + at.SERVICE] + queues[queue + at.RATE] * (e[at.TICK] - e[at.LAG])
 
 
 @inlined
