@@ -6,7 +6,7 @@ Workload and plan become arrays, the kernel runs over them, and its result array
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -74,8 +74,8 @@ def run(workload: Workload, plan: Plan, *, leap: bool = True, progress: Progress
 
     Raises:
         ValueError: the plan contradicts itself (see ``check_plan``).
-        OverflowError: service counters do not fit into int64.
-        OverflowError: the last finish lies further away than int64 picoseconds reach.
+        OverflowError: service counters do not fit into int64, or the last finish lies further away than int64
+            picoseconds reach (104 days).
     """
     return _run(workload, plan, leap, progress, None)[0]
 
@@ -93,6 +93,38 @@ def _run(
 ) -> tuple[EngineResult, Int64s]:
     check_plan(plan)
     _check_counters(workload, plan)
+    if leap and plan.settings[0][1].enable_prefix_caching and not _shares_prefixes(workload):
+        # without preemption nobody can hit anything, and blocks are only counted
+        result = _run_plan(workload, _without_prefix_caching(plan), leap, progress, second_offset_ps, victims_max=0)
+        if result is not None:
+            return result
+    result = _run_plan(workload, plan, leap, progress, second_offset_ps, victims_max=at.NO_CAP)
+    assert result is not None
+    return result
+
+
+def _shares_prefixes(workload: Workload) -> bool:
+    """Whether two requests may have a prefix in common: their first ids are equal."""
+    starts = workload.prefix_start[:-1][np.diff(workload.prefix_start) > 0]
+    first = workload.prefix_ids[starts]
+    return len(np.unique(first)) < len(first)
+
+
+def _without_prefix_caching(plan: Plan) -> Plan:
+    return replace(
+        plan, settings=tuple((at_ps, replace(state, enable_prefix_caching=False)) for at_ps, state in plan.settings)
+    )
+
+
+def _run_plan(
+    workload: Workload,
+    plan: Plan,
+    leap: bool,
+    progress: Progress | None,
+    second_offset_ps: int | None,
+    victims_max: int,
+) -> tuple[EngineResult, Int64s] | None:
+    """None if more than ``victims_max`` requests were preempted."""
     count = len(workload)
     settings, queue_rows, queue_ranks = _settings_table(workload, plan)
     first = plan.settings[0][1]
@@ -110,6 +142,7 @@ def _run(
     e[at.MODEL_LEN_VARIES] = model_len_varies
     e[at.OWN_WEIGHTS] = bool(workload.request_weight.any())
     e[at.LEAPING] = leap
+    e[at.VICTIMS_MAX] = victims_max
     e[at.SUMMING] = second_offset_ps is not None
     e[at.SECOND_OFFSET] = second_offset_ps or 0
     e[at.FREE_SLOTS] = slots - 1
@@ -149,6 +182,10 @@ def _run(
         e[at.ROWS] = 0
         if progress is not None:
             progress(int(e[at.NEXT_ARRIVAL]))
+    if e[at.VICTIMS] > victims_max:
+        return None
+    if e[at.CLOCK] > at.HORIZON_PS:
+        raise OverflowError("the replay takes more than 104 days of simulated time: the cluster is far too slow for it")
     last = sums.reshape(3, at.SUMS)
     for kind in np.flatnonzero(last[:, at.SUM_STEPS]):
         gathered.append(np.array([[e[at.SECOND], kind, *last[kind]]], np.int64))
@@ -170,12 +207,13 @@ def _run(
 
 def _check_counters(workload: Workload, plan: Plan) -> None:
     """Service counters are int64; the plain engine's are unbounded, so what would not fit is refused."""
+    specs = {settings.policy for _, settings in plan.settings if settings.policy.name == "vtc"}
+    if not specs:
+        return
     inverse = np.max([weights for _, weights in plan.weights], axis=0)[workload.tenant]
     inverse = np.maximum(inverse, workload.request_weight)
-    for _, settings in plan.settings:
-        cost = (
-            settings.policy.prompt_cost * workload.prompt_tokens + settings.policy.output_cost * workload.output_tokens
-        )
+    for spec in specs:
+        cost = spec.prompt_cost * workload.prompt_tokens + spec.output_cost * workload.output_tokens
         if float((cost * inverse.astype(np.float64)).sum()) > COUNTER_MAX:
             raise OverflowError("a tenant's weight is too small for its service to be counted in 64 bits")
 

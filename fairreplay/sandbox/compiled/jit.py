@@ -31,7 +31,7 @@ def inlined(function: Function) -> Function:
 
 
 @numba.extending.intrinsic  # type: ignore[untyped-decorator]
-def prefetch(_context: Any, array: Any, index: Any) -> Any:
+def prefetch(_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     """Start to load ``array[index]`` into the cache, for later."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -81,7 +81,7 @@ def one_pass(
         )  # fmt: skip
     if may_admit and e[at.PREEMPTED] == 0:
         admit(
-            e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found, chains,
+            e, run, free_slots, batch, out, kept, queues, active, way, blocks, table, own, found, chains,
             prefix_start, prefix_tokens, prompt, cut, request_weight, weights, left,
         )  # fmt: skip
     if prefill_first:
@@ -179,7 +179,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
         rows: Int64s,
         passes: int,
     ) -> bool:
-        """Go on for up to ``passes`` passes or until ``rows`` is full; True when everything is finished."""
+        """Go on for up to ``passes`` passes or until ``rows`` is full; True when all is finished or cannot go on."""
         if sources < 0:
             return False
         may_leap = e[at.LEAPING] != 0 and not (e[at.PREFIX] or e[at.MODEL_LEN_VARIES])
@@ -193,6 +193,8 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 number_chains(prefix_start, prefix_ids, chain_table, chains)
         while passes > 0 and e[at.ROWS] <= last_row:
             passes -= 1
+            if e[at.VICTIMS] > e[at.VICTIMS_MAX] or e[at.CLOCK] > at.HORIZON_PS:
+                return True
             if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
                 if e[at.NEXT_ARRIVAL] == len(arrival):
                     return True
@@ -218,9 +220,9 @@ def _kernel(sources: int) -> Callable[..., bool]:
                     )  # fmt: skip
             if e[at.COHORT]:
                 counted = cohort_pass(
-                    e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, queues, active, queue_rows,
-                    blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut,
-                    priority, request_weight, sums, rows, change_ps,
+                    e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, queues, active,
+                    queue_rows, blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival,
+                    prompt, cut, priority, request_weight, sums, rows, change_ps,
                 )  # fmt: skip
                 if counted:
                     continue

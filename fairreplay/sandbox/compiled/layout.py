@@ -63,13 +63,15 @@ from __future__ import annotations
     DUE,  # slots that wait for something from the step in flight
     NEXT_DUE,  # slots that wait for something from the step at hand
     DUE_HALF,  # which half of ``dues`` holds the former
+    VICTIMS,  # preemptions since the start
+    VICTIMS_MAX,  # with more of them the engine gives up
     NEXT_BAD,  # the first request from NEXT_ARRIVAL on that is refused at the door
     HOLD,  # passes until the engine tries to leap again
     OVERFLOW,  # 1 if the clock ran out of int64
-) = range(48)
+) = range(50)
 
 # ---- settings in force: a copy of one row of the settings table ----
-SETTINGS = 48
+SETTINGS = 56
 (
     BASE_PS,
     PREFILL_PS,
@@ -174,5 +176,6 @@ SUMS = 6
 ROW = 8  # second, class, sums
 
 NONE = -1
+HORIZON_PS = 2**63 - 1 - 2 * 86_400 * 10**12  # no pass starts later: a step takes at most a day
 INDEX = 2**40 - 1  # ``index & INDEX`` is the same index, and the compiler sees that it counts from the start
 NO_CAP = 2**62

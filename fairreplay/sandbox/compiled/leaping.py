@@ -138,7 +138,7 @@ def next_bad_arrival(e: Int64s, prompt: Int64s, cut: Int64s) -> int:
 
 @inlined
 def spread(e: Int64s, phases: Int64s, sums: Int64s, rows: Int64s, begin: int, first: int, growth: int, k: int) -> None:
-    """Add ``k`` ticks, the first of which starts at ``begin``, at whose end as many run and wait as now, to the sums of their seconds."""
+    """Add ``k`` ticks to the sums of their seconds; the first starts at ``begin``, and as many run and wait as now."""
     size = e[at.BLOCK_SIZE]
     used = e[at.USABLE] - e[at.FREE]
     phase = e[at.PHASE]

@@ -20,6 +20,12 @@ def blocks_for(e: Int64s, tokens: int) -> int:
 
 
 @inlined
+def full_blocks(e: Int64s, tokens: int) -> int:
+    shift = e[at.SHIFT]
+    return tokens >> shift if shift >= 0 else tokens // e[at.BLOCK_SIZE]
+
+
+@inlined
 def final_tokens(prompt: int, output: int) -> int:
     """KV tokens held at the finish: the last sampled token is never computed."""
     return prompt + max(0, output - 1)
@@ -145,6 +151,7 @@ def preempt(
     out[at.COMPUTED_TOKENS, request] = run[slot + at.DONE]
     out[at.PREEMPTIONS, request] += 1
     e[at.PREEMPTED] += 1
+    e[at.VICTIMS] += 1
     if blocks_for(e, final_tokens(run[slot + at.PROMPT], run[slot + at.OUTPUT])) <= e[at.USABLE]:
         way[request * at.WAY + at.PLACE] = at.BACK
         push(e, queues, active, queue_rows, way, prompt, request)

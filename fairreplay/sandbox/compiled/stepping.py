@@ -14,6 +14,7 @@ from fairreplay.sandbox.compiled.members import (
     complete_waiting,
     drop_running,
     final_tokens,
+    full_blocks,
     preempt,
     queue_at,
     release,
@@ -115,7 +116,7 @@ def schedule_running(
                 else:
                     run[slot + at.OWNED] += needed
                     e[at.FREE] -= needed
-            if prefix:
+            if prefix and full_blocks(e, computed + tokens) > run[slot + at.FILLED]:
                 fill(
                     e, run, blocks, table, own, chains, prefix_start, prefix_tokens, prompt, slot,
                     min(computed + tokens, run[slot + at.KNOWN]),
@@ -187,7 +188,6 @@ def admit(
     kept: Int64s,
     queues: Int64s,
     active: Int64s,
-    queue_rows: Int64s,
     way: Int32s,
     blocks: Int64s,
     table: Int64s,
@@ -377,7 +377,7 @@ def take_output(
             if stays:
                 run[slot + at.KNOWN] = known
                 run[slot + at.IN_FLIGHT] -= 1
-                if prefix and known - first < output:
+                if prefix and known - first < output and full_blocks(e, known) > run[slot + at.FILLED]:
                     fill(
                         e, run, blocks, table, own, chains, prefix_start, prefix_tokens, prompt, slot,
                         min(run[slot + at.COMPUTED] - run[slot + at.IN_FLIGHT], known),
