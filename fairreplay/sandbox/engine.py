@@ -9,7 +9,7 @@ Time is int64 picoseconds from the start of the period; an instant that never ca
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,9 @@ MAX_PERIOD_PS: Final = 2**63 - 1 - 10 * 86_400 * PS_PER_SECOND
 
 WEIGHT_SCALE: Final = 2**20
 """Service counters count ``tokens * cost * inverse_weight`` where ``inverse_weight = round(WEIGHT_SCALE / weight)``."""
+
+FLOOR_SCALE: Final = 2**20
+"""A type's floor is its share of the tokens served, times this."""
 
 OK: Final = 0
 REFUSED: Final = 1
@@ -52,6 +55,32 @@ class StepTime:
 
 
 @dataclass(frozen=True)
+class UserRank:
+    """A ranking of the user's own, for the policy ``user`` (see ``policies.user``)."""
+
+    name: str
+    digest: str
+    """Of its source: equal text ranks equal."""
+    fields: tuple[str, ...]
+    """What it is called with, by position: names from ``policies.user.HEAD_FIELDS``."""
+    function: Callable[..., int] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class TypeFloors:
+    """Soft floors: heads of a type that was served less than its share go before all others.
+
+    A type is below its floor while ``served * FLOOR_SCALE < share * served by all types``, in tokens since the current
+    window began: prompt tokens count at first admission, output tokens as they are sampled.
+    """
+
+    shares: tuple[int, ...]
+    """By type index, scaled by ``FLOOR_SCALE``; types without an entry have no floor."""
+    window_ps: int = 60 * PS_PER_SECOND
+    """Windows follow each other from instant 0 on."""
+
+
+@dataclass(frozen=True)
 class PolicySpec:
     """A policy's name and parameters, as integers.
 
@@ -63,6 +92,10 @@ class PolicySpec:
     output_cost: int = 2
     lift: bool = True
     type_rank: tuple[int, ...] = ()
+    rank: UserRank | None = None
+    """For the policy ``user`` alone."""
+    floors: TypeFloors | None = None
+    """Enforced ahead of any policy's rank."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +224,10 @@ def check_plan(plan: Plan) -> None:
             raise ValueError(f"num_gpu_blocks = {settings.num_gpu_blocks}: must be at least 2 (one is reserved)")
         if settings.async_scheduling and settings.prefill_first:
             raise ValueError("async_scheduling does not go with prefill-first batching")
+        if (settings.policy.name == "user") != (settings.policy.rank is not None):
+            raise ValueError(f'policy {settings.policy.name!r}: a user\'s rank goes with the policy "user"')
+        if settings.policy.floors is not None and settings.policy.floors.window_ps < 1:
+            raise ValueError("type floors need a window of at least 1 ps")
         for name in ("block_size", "enable_prefix_caching", "async_scheduling"):
             if getattr(settings, name) != getattr(first, name):
                 raise ValueError(f"{name} cannot change in mid-run (at {at_ps} ps)")

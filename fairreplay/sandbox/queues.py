@@ -6,6 +6,7 @@ from bisect import insort
 from collections.abc import Iterator
 
 from fairreplay.sandbox.engine import Workload
+from fairreplay.sandbox.floors import SoftFloors
 from fairreplay.sandbox.policies.base import Policy
 
 QueueKey = tuple[int, int, int]
@@ -40,16 +41,22 @@ class WaitingQueues:
         if self._waiting_of_tenant[tenant] == 1:
             policy.on_queue_filled(tenant)
 
-    def head(self, policy: Policy) -> int:
-        """The request that goes next: lowest rank among the heads.
+    def head(self, policy: Policy, floors: SoftFloors | None = None) -> int:
+        """The request that goes next: lowest rank among the heads, those of types below their floor before others.
 
         Ties go by (arrival, order in the source); where the policy ranks tenants, by the tenant's name first.
         """
         if len(self._queues) == 1:
             return next(iter(self._queues.values()))[0]
-        if policy.ranks_tenants:
-            return min((policy.rank(queue[0]), key[0], queue[0]) for key, queue in self._queues.items())[2]
-        return min((policy.rank(queue[0]), queue[0]) for queue in self._queues.values())[1]
+        return min(
+            (
+                floors.rank(key[1]) if floors else 0,
+                policy.rank(queue[0]),
+                key[0] if policy.ranks_tenants else 0,
+                queue[0],
+            )
+            for key, queue in self._queues.items()
+        )[3]
 
     def remove(self, request: int, policy: Policy) -> None:
         key = self._key_of[request]

@@ -37,9 +37,11 @@ from fairreplay.sandbox.engine import (
     Workload,
     check_plan,
 )
+from fairreplay.sandbox.floors import SoftFloors
 from fairreplay.sandbox.kv import CountedKv, PrefixKv
 from fairreplay.sandbox.policies import POLICIES
-from fairreplay.sandbox.policies.base import Policy
+from fairreplay.sandbox.policies.base import HeadState, Policy
+from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
 
 PASSES_WITHOUT_PROGRESS_MAX = 10_000
@@ -125,6 +127,7 @@ class _Engine:
         self.settings: EngineSettings = plan.settings[0][1]
         self.settings_next = 1
         self.weights_next = 1
+        self.floors: SoftFloors | None = None
         self.policy: Policy = self._make_policy(plan.weights[0][1])
         self.queues = WaitingQueues(workload)
         usable = self.settings.num_gpu_blocks - 1
@@ -169,6 +172,8 @@ class _Engine:
                     return
                 self._jump_to_next_arrival()
             self._apply_changes()
+            if self.floors:
+                self.floors.advance(self.clock)
             self._take_arrivals()
             if not self._anything_unfinished():
                 continue  # all that arrived was refused at the door
@@ -243,9 +248,16 @@ class _Engine:
                     self._refuse(request, NEVER_FITS)
 
     def _make_policy(self, weights: Int64s) -> Policy:
-        policy = POLICIES[self.settings.policy.name](self.settings.policy, self.workload)
+        spec = self.settings.policy
+        policy = User(spec, self.workload) if spec.rank else POLICIES[spec.name](spec, self.workload)
         policy.weights = weights
+        policy.head_state = self._head_state
+        self.floors = SoftFloors(spec.floors, self.workload) if spec.floors else None
         return policy
+
+    def _head_state(self, index: int) -> HeadState:
+        request = self.requests[index]
+        return HeadState(self.clock, request.known, request.preemptions, len(self.queues), len(self.running))
 
     def _change_policy(self) -> None:
         """The new policy starts with fresh counters and sees the waiting requests arrive in order."""
@@ -339,7 +351,7 @@ class _Engine:
         batch: list[_Request] = []
         most = settings.max_num_active_seqs or settings.max_num_seqs
         while len(self.queues) and budget > 0 and len(self.running) < most:
-            request = self.requests[self.queues.head(self.policy)]
+            request = self.requests[self.queues.head(self.policy, self.floors)]
             hit = self.kv.hit(request.index, request.known)
             cached = hit.count * settings.block_size
             wanted = min(request.known - cached, self.pass_cap)
@@ -362,6 +374,8 @@ class _Engine:
                 self.cached[request.index] = cached
                 self.scheduled_ps[request.index] = self.clock
                 self.policy.on_admit(request.index)
+                if self.floors:
+                    self.floors.on_admit(request.index)
             self.running.append(request)
             batch.append(request)
             budget -= tokens
@@ -434,6 +448,8 @@ class _Engine:
                     if request.sampled < request.output:
                         self.kv.fill(index, min(request.computed - request.in_flight, request.known))
                 self.policy.on_tokens(index, 1)
+                if self.floors:
+                    self.floors.on_tokens(index, 1)
             if self.first_token_ps[index] == NEVER:
                 self.first_token_ps[index] = self.clock
             if request.sampled >= request.output:
@@ -461,7 +477,7 @@ class _Engine:
         """An empty engine that admits nobody refuses the head; endless mutual preemption refuses the youngest."""
         self.idle_passes += 1
         if not batch and not took_output and not self.preempted and not self.running and len(self.queues):
-            request = self.requests[self.queues.head(self.policy)]
+            request = self.requests[self.queues.head(self.policy, self.floors)]
         elif self.idle_passes > PASSES_WITHOUT_PROGRESS_MAX:
             self.idle_passes = 0
             request = self.requests[max(self.queues, default=max((r.index for r in self.running), default=0))]

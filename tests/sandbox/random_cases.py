@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import numpy as np
 
-from fairreplay.sandbox.engine import WEIGHT_SCALE, EngineSettings, Plan, PolicySpec, StepTime, Workload
+from fairreplay.sandbox.engine import (
+    FLOOR_SCALE,
+    WEIGHT_SCALE,
+    EngineSettings,
+    Plan,
+    PolicySpec,
+    StepTime,
+    TypeFloors,
+    UserRank,
+    Workload,
+)
 
+
+def aged_prompt(prompt_tokens: int, now_ps: int, arrival_ps: int) -> int:
+    return 100 * prompt_tokens - (now_ps - arrival_ps)
+
+
+def odd_mixture(
+    known_tokens: int,
+    priority: int,
+    tenant: int,
+    type: int,  # noqa: A002
+    preemptions: int,
+    service: int,
+    inverse_weight: int,
+    waiting: int,
+    running: int,
+) -> int:
+    return (service // inverse_weight + 7 * tenant - 5 * type + 3 * known_tokens * priority - waiting * preemptions) % (
+        11 + running
+    )
+
+
+RANKS = tuple(
+    UserRank(name=function.__name__, digest="", fields=tuple(inspect.signature(function).parameters), function=function)
+    for function in (aged_prompt, odd_mixture)
+)
 TENANTS = ("a", "b", "c", "d")
 TYPES = ("chat", "embed", "long")
 
@@ -25,9 +61,14 @@ def _slower(plan: Plan, time_scale: int) -> Plan:
     def slower(time: StepTime) -> StepTime:
         return StepTime(*(time_scale * getattr(time, name) for name in time.__dataclass_fields__))
 
+    def longer(spec: PolicySpec) -> PolicySpec:
+        floors = spec.floors
+        return replace(spec, floors=replace(floors, window_ps=floors.window_ps * time_scale)) if floors else spec
+
     return Plan(
         settings=tuple(
-            (at_ps * time_scale, replace(state, step_time=slower(state.step_time))) for at_ps, state in plan.settings
+            (at_ps * time_scale, replace(state, step_time=slower(state.step_time), policy=longer(state.policy)))
+            for at_ps, state in plan.settings
         ),
         weights=tuple((at_ps * time_scale, inverse) for at_ps, inverse in plan.weights),
     )
@@ -98,6 +139,11 @@ def _plan(rng: np.random.Generator, work: Workload, block_size: int, fixed: dict
     return Plan(settings=tuple(settings), weights=tuple(weights))
 
 
+def _floors(rng: np.random.Generator) -> TypeFloors:
+    shares = tuple(int(share) for share in rng.integers(0, FLOOR_SCALE // 2, int(rng.integers(0, 4))))
+    return TypeFloors(shares, window_ps=int(rng.choice([300, 3000, 10**6])))
+
+
 def _settings(
     rng: np.random.Generator, work: Workload, needed: int, total: int, kept: dict[str, object]
 ) -> EngineSettings:
@@ -106,7 +152,7 @@ def _settings(
     if rng.random() < 0.05:
         usable = max(1, needed - 1)
     longest = int((work.prompt_tokens + work.output_tokens).max())
-    policy = str(rng.choice(["fcfs", "priority", "vtc", "type-priority", "sjf"]))
+    policy = str(rng.choice(["fcfs", "priority", "vtc", "type-priority", "sjf", "user"]))
     values: dict[str, object] = {
         "step_time": StepTime(*(int(rng.integers(0, 60)) for _ in range(4))),
         "policy": PolicySpec(
@@ -115,6 +161,8 @@ def _settings(
             output_cost=int(rng.integers(0, 4)),
             lift=bool(rng.random() < 0.7),
             type_rank=tuple(rng.integers(0, 3, int(rng.integers(0, 4))).tolist()) if policy == "type-priority" else (),
+            rank=RANKS[int(rng.integers(len(RANKS)))] if policy == "user" else None,
+            floors=_floors(rng) if rng.random() < 0.25 else None,
         ),
         "max_num_seqs": int(rng.integers(1, 9)),
         "max_num_active_seqs": int(rng.integers(1, 5)) * int(rng.random() < 0.1),

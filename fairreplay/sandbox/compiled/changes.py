@@ -44,7 +44,7 @@ def apply_changes(
     queues: Int64s,
     active: Int64s,
     queue_rows: Int64s,
-    queue_ranks: Int64s,
+    queue_facts: Int64s,
     way: Int32s,
     blocks: Int64s,
     table: Int64s,
@@ -69,7 +69,8 @@ def apply_changes(
         e[at.NEXT_WEIGHTS] += 1
     if e[at.POLICY_NUMBER] != policy:
         oldest = oldest_waiting(e, queues, active) if e[at.WAITING] > 0 else e[at.NEXT_ARRIVAL]
-        clear_queues(e, queues, queue_ranks)
+        e[at.FLOOR_ENDS] = at.HORIZON_PS
+        clear_queues(e, queues, queue_facts)
         for request in range(oldest, e[at.NEXT_ARRIVAL]):
             if waits(way, request):
                 greet(e, queues, active, queue_rows, request)

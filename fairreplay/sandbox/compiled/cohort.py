@@ -7,11 +7,13 @@ token, its last one, or the start of its rate of service.
 
 from __future__ import annotations
 
+import numpy as np
+
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.calendar import clear_place, enter, find_next_finish, leave
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import blocks_for, charge, complete, drop_running, queue_at
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight
+from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, owner_of
 from fairreplay.sandbox.engine import Int64s
 
 
@@ -77,25 +79,35 @@ def _count_growth(e: Int64s, phases: Int64s, computed: int, sign: int) -> None:
 
 @inlined
 def add_rate(e: Int64s, run: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, slot: int) -> None:
-    """Under ``vtc``: the samples of the ticks to come are charged as they arrive."""
-    if e[at.POLICY] == at.VTC:
-        queue = queue_at(run, slot)
-        request = run[slot + at.REQUEST] & at.INDEX
-        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, request_weight, queue, request)
-        queues[queue + at.RATE] += rate
-        queues[queue + at.SERVICE] -= rate * (e[at.TICK] - e[at.LAG])
+    """The samples of the ticks to come are charged as they arrive."""
+    if e[at.SERVED] or e[at.FIRST_TYPE] >= 0:
+        _change_rate(e, run, queues, weights, request_weight, slot, np.int64(1))
         run[slot + at.FLAGS] |= at.RATED
 
 
 @inlined
 def drop_rate(e: Int64s, run: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, slot: int) -> None:
     if run[slot + at.FLAGS] & at.RATED:
-        queue = queue_at(run, slot)
-        request = run[slot + at.REQUEST] & at.INDEX
-        rate = e[at.OUTPUT_COST] * inverse_weight(e, weights, request_weight, queue, request)
-        queues[queue + at.RATE] -= rate
-        queues[queue + at.SERVICE] += rate * (e[at.TICK] - e[at.LAG])
+        _change_rate(e, run, queues, weights, request_weight, slot, np.int64(-1))
         run[slot + at.FLAGS] &= ~at.RATED
+
+
+@inlined
+def _change_rate(
+    e: Int64s, run: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, slot: int, sign: int
+) -> None:
+    queue = queue_at(run, slot)
+    ticks = e[at.TICK] - e[at.LAG]
+    if e[at.SERVED]:
+        request = run[slot + at.REQUEST] & at.INDEX
+        owner = owner_of(queues, queue)
+        rate = sign * e[at.OUTPUT_COST] * inverse_weight(e, queues, weights, request_weight, queue, request)
+        queues[owner + at.RATE] += rate
+        queues[owner + at.SERVICE] -= rate * ticks
+    if e[at.FIRST_TYPE] >= 0:
+        kind = queues[queue + at.OF_TYPE] & at.INDEX
+        queues[kind + at.RATE] += sign
+        queues[kind + at.SERVICE] -= sign * ticks
 
 
 @inlined
@@ -136,8 +148,8 @@ def deliver(
         flags = run[slot + at.FLAGS]
         if flags & at.FIRST:
             out[at.FIRST_TOKEN, request] = e[at.CLOCK]
-        if e[at.POLICY] == at.VTC and not flags & at.RATED and not flags & at.IDLE and run[slot + at.OUTPUT] != 0:
-            charge(e, queues, weights, request_weight, queue_at(run, slot), request, e[at.OUTPUT_COST])
+        if not flags & at.RATED and not flags & at.IDLE and run[slot + at.OUTPUT] != 0:
+            charge(e, queues, weights, request_weight, queue_at(run, slot), request, 1, e[at.OUTPUT_COST])
         if flags & at.ENDING:
             drop_rate(e, run, queues, weights, request_weight, slot)
             e[at.FREE] += run[slot + at.OWNED]

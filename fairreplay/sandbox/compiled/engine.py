@@ -15,6 +15,7 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.calendar import PLACES_MIN
 from fairreplay.sandbox.compiled.kernel import advance
+from fairreplay.sandbox.compiled.user_rank import compile_rank
 from fairreplay.sandbox.compiled.waiting import Int32s
 from fairreplay.sandbox.engine import (
     NEVER,
@@ -24,9 +25,11 @@ from fairreplay.sandbox.engine import (
     Int64s,
     Plan,
     PolicySpec,
+    UserRank,
     Workload,
     check_plan,
 )
+from fairreplay.sandbox.policies.user import failed
 
 PASSES_A_CALL: Final = 200_000
 """Passes between two moments at which progress is told and an interrupt is noticed."""
@@ -39,6 +42,7 @@ POLICY_CODES: Final = {
     "vtc": at.VTC,
     "type-priority": at.TYPE_PRIORITY,
     "sjf": at.SJF,
+    "user": at.USER,
 }
 
 Progress = Callable[[int], None]
@@ -76,6 +80,7 @@ def run(workload: Workload, plan: Plan, *, leap: bool = True, progress: Progress
         ValueError: the plan contradicts itself (see ``check_plan``).
         OverflowError: service counters do not fit into int64, or the last finish lies further away than int64
             picoseconds reach (104 days).
+        UsageError: a user's rank does not compile, returns no integer, or raised an error.
     """
     return _run(workload, plan, leap, progress, None)[0]
 
@@ -126,7 +131,10 @@ def _run_plan(
 ) -> tuple[EngineResult, Int64s] | None:
     """None if more than ``victims_max`` requests were preempted."""
     count = len(workload)
-    settings, queue_rows, queue_ranks = _settings_table(workload, plan)
+    ranks = {state.policy.rank for _, state in plan.settings if state.policy.rank}
+    callbacks = {rank: compile_rank(rank) for rank in sorted(ranks, key=lambda rank: (rank.name, rank.digest))}
+    addresses = {rank: int(callback.address) for rank, callback in callbacks.items()}
+    settings, queue_rows, queue_facts = _settings_table(workload, plan, addresses)
     first = plan.settings[0][1]
     most = max(state.max_num_active_seqs or state.max_num_seqs for _, state in plan.settings)
     slots = min(most, count) + 1
@@ -157,9 +165,10 @@ def _run_plan(
     out[at.STATUS] = UNFINISHED
     way: Int32s = np.zeros(count * at.WAY, np.int32)
     kept = np.zeros(count * at.KEPT, np.int64)
-    queue_count = int(settings[:, at.QUEUE_COUNT - at.SETTINGS].max())
-    queues = np.zeros(queue_count * at.QUEUE, np.int64)
-    active = np.zeros(queue_count, np.int64)
+    entries = queue_facts.shape[2]
+    queues = np.zeros(entries * at.QUEUE, np.int64)
+    active = np.zeros(entries, np.int64)
+    head = np.zeros(at.HEAD_FIELDS + 1, np.int64)
     blocks, table, own, found, chains, chain_table = _prefix_cache(e, workload, plan, cut, slots)
     longest = int(cut.max(initial=0))
     calendar = np.zeros(max(PLACES_MIN, 1 << (longest + 1).bit_length()), np.int64)
@@ -174,7 +183,7 @@ def _run_plan(
     while not done:
         done = advance(
             e, run_, free_slots, batch, flights, parts, dues, calendar, marks, phases, out, way, kept, queues, active,
-            queue_rows, queue_ranks, blocks, table, own, found, chains, chain_table, workload.prefix_start,
+            head, queue_rows, queue_facts, blocks, table, own, found, chains, chain_table, workload.prefix_start,
             workload.prefix_ids, workload.prefix_block_tokens, settings, weights_at, weights, workload.arrival_ps,
             workload.prompt_tokens, cut, workload.priority, workload.request_weight, sums, rows, PASSES_A_CALL,
         )  # fmt: skip
@@ -184,6 +193,9 @@ def _run_plan(
             progress(int(e[at.NEXT_ARRIVAL]))
     if e[at.VICTIMS] > victims_max:
         return None
+    if e[at.FAILED]:
+        rank = next(state.policy.rank for _, state in plan.settings if state.policy.rank)
+        raise failed(rank, int(e[at.FAILED]) - 1, "run it alone with that head's fields to see which")
     if e[at.CLOCK] > at.HORIZON_PS:
         raise OverflowError("the replay takes more than 104 days of simulated time: the cluster is far too slow for it")
     last = sums.reshape(3, at.SUMS)
@@ -207,7 +219,7 @@ def _run_plan(
 
 def _check_counters(workload: Workload, plan: Plan) -> None:
     """Service counters are int64; the plain engine's are unbounded, so what would not fit is refused."""
-    specs = {settings.policy for _, settings in plan.settings if settings.policy.name == "vtc"}
+    specs = {settings.policy for _, settings in plan.settings if settings.policy.name in ("vtc", "user")}
     if not specs:
         return
     inverse = np.max([weights for _, weights in plan.weights], axis=0)[workload.tenant]
@@ -230,56 +242,80 @@ def _cut_outputs(workload: Workload, plan: Plan) -> Int64s:
 # ---- settings and queues ----
 
 
-def _settings_table(workload: Workload, plan: Plan) -> tuple[Int64s, Int64s, Int64s]:
-    """Rows of settings; in which queue a request waits under each policy; ranks of queues that never change."""
-    specs: list[PolicySpec] = []
-    queue_rows: list[Int64s] = []
-    queue_ranks: list[Int64s] = []
-    row_of: dict[PolicySpec, tuple[int, int]] = {}
+@dataclass(frozen=True)
+class _Queues:
+    """Where requests wait under one policy."""
+
+    number: Int64s | None
+    """Queue of each request; None: all in one."""
+    facts: Int64s
+    """By entry (queues, then tenants and types that count service apart): see ``layout.QUEUE_FACTS``."""
+    first_type: int = at.NONE
+
+
+def _settings_table(workload: Workload, plan: Plan, addresses: dict[UserRank, int]) -> tuple[Int64s, Int64s, Int64s]:
+    """Rows of settings; in which queue a request waits under each policy; what is known of each queue."""
+    queues: dict[PolicySpec, _Queues] = {}
     table = np.zeros((len(plan.settings), at.SETTINGS_WIDTH), np.int64)
     for row, (at_ps, settings) in enumerate(plan.settings):
         spec = settings.policy
-        if spec not in row_of:
-            specs.append(spec)
-            numbers, ranks = _queues(workload, spec)
-            row_of[spec] = (len(queue_rows), len(ranks)) if numbers is not None else (at.NONE, 1)
-            if numbers is not None:
-                queue_rows.append(numbers)
-                queue_ranks.append(ranks)
-        queue_row, queue_count = row_of[spec]
-        _fill_settings(table[row], at_ps, settings, specs.index(spec), queue_row, queue_count)
-    width = max((len(ranks) for ranks in queue_ranks), default=1)
-    ranks_table = np.zeros((max(1, len(queue_ranks)), width), np.int64)
-    for number, ranks in enumerate(queue_ranks):
-        ranks_table[number, : len(ranks)] = ranks
-    rows = np.stack(queue_rows) if queue_rows else np.zeros((1, 1), np.int64)
-    return table, rows, ranks_table
+        if spec not in queues:
+            queues[spec] = _queues(workload, spec)
+        address = addresses[spec.rank] if spec.rank else 0
+        _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address)
+    widest = max(kept.facts.shape[1] for kept in queues.values())
+    facts = np.zeros((len(queues), at.QUEUE_FACTS, widest), np.int64)
+    rows = np.zeros(
+        (len(queues), len(workload) if any(kept.number is not None for kept in queues.values()) else 1), np.int64
+    )
+    for number, kept in enumerate(queues.values()):
+        facts[number, :, : kept.facts.shape[1]] = kept.facts
+        if kept.number is not None:
+            rows[number] = kept.number
+    return table, rows, facts
 
 
-def _queues(workload: Workload, spec: PolicySpec) -> tuple[Int64s | None, Int64s]:
-    """Queue number of each request (None: all in one), and the rank of each queue as far as it is fixed."""
-    if spec.name == "fcfs":
-        return None, np.zeros(1, np.int64)
-    if spec.name == "vtc":
-        return workload.tenant, np.zeros(max(1, len(workload.tenants)), np.int64)
-    if spec.name == "priority":
-        ranks, numbers = np.unique(workload.priority, return_inverse=True)
-        return numbers.astype(np.int64), ranks
-    if spec.name == "type-priority":
-        places = np.array([*spec.type_rank, *[len(spec.type_rank)] * len(workload.types)], np.int64)
-        return _by_rank(places[workload.type])
-    keys = np.stack([workload.tenant, workload.type, workload.priority])
-    _, numbers = np.unique(keys, axis=1, return_inverse=True)
-    return numbers.reshape(-1).astype(np.int64), np.zeros(int(numbers.max(initial=0)) + 1, np.int64)
-
-
-def _by_rank(rank: Int64s) -> tuple[Int64s, Int64s]:
-    ranks, numbers = np.unique(rank, return_inverse=True)
-    return numbers.astype(np.int64), ranks
+def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
+    """Requests share a queue where the policy and the floors cannot tell them apart but by their arrival."""
+    if spec.name == "fcfs" and not spec.floors:
+        return _Queues(None, np.zeros((at.QUEUE_FACTS, 1), np.int64))
+    places = np.array([*spec.type_rank, *[len(spec.type_rank)] * len(workload.types)], np.int64)
+    rank = {"priority": workload.priority, "type-priority": places[workload.type]}.get(spec.name)
+    by_tenant = spec.name in ("vtc", "sjf", "user")
+    by_all = spec.name in ("sjf", "user")
+    nothing = np.zeros(len(workload), np.int64)
+    if spec.name == "vtc" and not spec.floors:
+        number, first = workload.tenant, np.zeros((4, len(workload.tenants)), np.int64)
+        first[1] = np.arange(len(workload.tenants))
+    else:
+        keys = np.stack(
+            [
+                nothing if rank is None else rank,
+                workload.tenant if by_tenant else nothing,
+                workload.type if by_all or spec.floors else nothing,
+                workload.priority if by_all else nothing,
+            ]
+        )
+        first, inverse = np.unique(keys, axis=1, return_inverse=True)
+        number = inverse.reshape(-1).astype(np.int64)
+    count = first.shape[1]
+    counts_apart = spec.name == "user" or (spec.name == "vtc" and spec.floors is not None)
+    tenants = len(workload.tenants) if counts_apart else 0
+    types = len(workload.types) if spec.floors else 0
+    facts = np.zeros((at.QUEUE_FACTS, count + tenants + types), np.int64)
+    facts[0, :count] = first[0]
+    facts[1, :count] = count + first[1] if counts_apart else np.arange(count)
+    facts[2, :count] = count + tenants + first[2]
+    facts[3:6, :count] = first[1:4]
+    facts[1, count:] = np.arange(count, count + tenants + types)
+    if spec.floors:
+        shares = [*spec.floors.shares, *[0] * types][:types]
+        facts[0, count + tenants :] = shares
+    return _Queues(number, facts, count + tenants if spec.floors else at.NONE)
 
 
 def _fill_settings(
-    row: Int64s, at_ps: int, settings: EngineSettings, policy_number: int, queue_row: int, queue_count: int
+    row: Int64s, at_ps: int, settings: EngineSettings, number: int, queues: _Queues, rank_address: int
 ) -> None:
     time, spec = settings.step_time, settings.policy
     power_of_two = settings.block_size & (settings.block_size - 1) == 0
@@ -304,12 +340,17 @@ def _fill_settings(
         at.INTERVAL: settings.prefill_interval,
         at.RESERVE: settings.reserve_full_kv,
         at.POLICY: POLICY_CODES[spec.name],
-        at.POLICY_NUMBER: policy_number,
-        at.QUEUE_ROW: queue_row,
-        at.QUEUE_COUNT: queue_count,
+        at.POLICY_NUMBER: number,
+        at.QUEUE_ROW: at.NONE if queues.number is None else number,
+        at.ENTRIES: queues.facts.shape[1],
         at.PROMPT_COST: spec.prompt_cost,
         at.OUTPUT_COST: spec.output_cost,
         at.LIFT: spec.lift,
+        at.SERVED: spec.name in ("vtc", "user"),
+        at.FIRST_TYPE: queues.first_type,
+        at.FLOOR_WINDOW: spec.floors.window_ps if spec.floors else 0,
+        at.DYNAMIC: spec.name in ("vtc", "user") or spec.floors is not None,
+        at.RANK_ADDRESS: rank_address,
         at.SHIFT: settings.block_size.bit_length() - 1 if power_of_two else at.NONE,
         at.AT_PS: at_ps,
     }

@@ -50,6 +50,22 @@ def prefetch(_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
 
 
 @numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def call_rank(_context: Any, address: Any, fields: Any) -> Any:  # noqa: ARG001
+    """Call machine code that takes a pointer to ``fields`` and returns an int64.
+
+    A number for the function, not the function: so the kernel is the same, and cached, whatever the user's rank.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[1])(context, builder, arguments[1]).data
+        number = llvmlite.ir.IntType(64)
+        function = builder.inttoptr(arguments[0], llvmlite.ir.FunctionType(number, [data.type]).as_pointer())
+        return builder.call(function, [data])
+
+    return numba.types.int64(numba.types.int64, fields), generate
+
+
+@numba.extending.intrinsic  # type: ignore[untyped-decorator]
 def trailing_zeros(_context: Any, _number: Any) -> Any:
     """Number of zero bits below the lowest one of an int64 that is not 0: a single instruction."""
 

@@ -25,7 +25,13 @@ from fairreplay.sandbox.compiled.stepping import (
     take_output,
 )
 from fairreplay.sandbox.compiled.sums import add_pass
-from fairreplay.sandbox.compiled.waiting import Int32s, clear_queues, next_queue, youngest_waiting
+from fairreplay.sandbox.compiled.waiting import (
+    Int32s,
+    begin_floor_window,
+    clear_queues,
+    next_queue,
+    youngest_waiting,
+)
 from fairreplay.sandbox.engine import Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
@@ -45,6 +51,7 @@ def one_pass(
     kept: Int64s,
     queues: Int64s,
     active: Int64s,
+    head: Int64s,
     queue_rows: Int64s,
     blocks: Int64s,
     table: Int64s,
@@ -81,8 +88,8 @@ def one_pass(
         )  # fmt: skip
     if may_admit and e[at.PREEMPTED] == 0:
         admit(
-            e, run, free_slots, batch, out, kept, queues, active, way, blocks, table, own, found, chains,
-            prefix_start, prefix_tokens, prompt, cut, request_weight, weights, left,
+            e, run, free_slots, batch, out, kept, queues, active, head, way, blocks, table, own, found, chains,
+            prefix_start, prefix_tokens, arrival, prompt, cut, request_weight, weights, left,
         )  # fmt: skip
     if prefill_first:
         if e[at.BATCH] > 0:
@@ -112,7 +119,8 @@ def one_pass(
     e[at.IDLE_PASSES] += 1
     stuck = at.NONE
     if not has_batch and not took_output and e[at.PREEMPTED] == 0 and e[at.RUNNING] == 0 and e[at.WAITING] > 0:
-        stuck = queues[next_queue(e, queues, active) + at.HEAD]
+        queue = next_queue(e, queues, active, head, way, kept, out, arrival, prompt, request_weight, weights)
+        stuck = queues[queue + at.HEAD]
     elif e[at.IDLE_PASSES] > PASSES_WITHOUT_PROGRESS_MAX:
         e[at.IDLE_PASSES] = 0
         if e[at.WAITING] > 0:
@@ -156,8 +164,9 @@ def _kernel(sources: int) -> Callable[..., bool]:
         kept: Int64s,
         queues: Int64s,
         active: Int64s,
+        head: Int64s,
         queue_rows: Int64s,
-        queue_ranks: Int64s,
+        queue_facts: Int64s,
         blocks: Int64s,
         table: Int64s,
         own: Int64s,
@@ -187,13 +196,14 @@ def _kernel(sources: int) -> Callable[..., bool]:
         last_row = len(rows) - ROWS_TO_SPARE
         if e[at.READY] == 0:
             e[at.READY] = 1
-            clear_queues(e, queues, queue_ranks)
+            e[at.FLOOR_ENDS] = at.HORIZON_PS
+            clear_queues(e, queues, queue_facts)
             if e[at.PREFIX]:
                 first_blocks(e, blocks, e[at.USABLE])
                 number_chains(prefix_start, prefix_ids, chain_table, chains)
         while passes > 0 and e[at.ROWS] <= last_row:
             passes -= 1
-            if e[at.VICTIMS] > e[at.VICTIMS_MAX] or e[at.CLOCK] > at.HORIZON_PS:
+            if e[at.VICTIMS] > e[at.VICTIMS_MAX] or e[at.CLOCK] > at.HORIZON_PS or e[at.FAILED]:
                 return True
             if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
                 if e[at.NEXT_ARRIVAL] == len(arrival):
@@ -203,10 +213,12 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 if e[at.COHORT]:
                     scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
                 apply_changes(
-                    e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_ranks, way,
+                    e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_facts, way,
                     blocks, table, own, found, arrival, prompt, cut, priority,
                 )  # fmt: skip
                 change_ps = next_change(e, settings, weights_at)
+            if e[at.FIRST_TYPE] >= 0 and e[at.CLOCK] >= e[at.FLOOR_ENDS]:
+                begin_floor_window(e, queues)
             take_arrivals(e, out, queues, active, queue_rows, way, arrival, prompt, cut)
             if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
                 continue  # all that arrived was refused at the door
@@ -220,17 +232,17 @@ def _kernel(sources: int) -> Callable[..., bool]:
                     )  # fmt: skip
             if e[at.COHORT]:
                 counted = cohort_pass(
-                    e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, queues, active,
+                    e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, queues, active, head,
                     queue_rows, blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival,
-                    prompt, cut, priority, request_weight, sums, rows, change_ps,
+                    prompt, cut, priority, request_weight, sums, rows, min(change_ps, e[at.FLOOR_ENDS]),
                 )  # fmt: skip
                 if counted:
                     continue
                 scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
                 e[at.HOLD] = PASSES_OF_HOLD
             one_pass(
-                e, run, free_slots, batch, flights, out, way, kept, queues, active, queue_rows, blocks, table, own,
-                found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,
+                e, run, free_slots, batch, flights, out, way, kept, queues, active, head, queue_rows, blocks, table,
+                own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,
                 request_weight, sums, rows,
             )  # fmt: skip
         return False

@@ -9,7 +9,7 @@ are read as ``e[at.CLOCK]`` or ``run[slot + at.KNOWN]``; this module is that ``a
 ``out``    results, one row a column of ``EngineResult``, one column a request.
 ``way``    by request, ``WAY`` numbers each: the next one in its queue, and where it is now.
 ``kept``   by request, ``KEPT`` numbers each: what a preempted request keeps while it waits.
-``queues`` waiting queues, ``QUEUE`` numbers each.
+``queues`` waiting queues, ``QUEUE`` numbers each, and entries of the same form that count service.
 ``blocks`` KV blocks of the prefix cache, ``BLOCK`` numbers each; block 0 is the sentinel of the free list.
 """
 
@@ -66,9 +66,10 @@ from __future__ import annotations
     VICTIMS,  # preemptions since the start
     VICTIMS_MAX,  # with more of them the engine gives up
     NEXT_BAD,  # the first request from NEXT_ARRIVAL on that is refused at the door
+    FLOOR_ENDS,  # instant at which the window of the type floors ends
+    FAILED,  # 1 + the request for which a user's rank raised an error
     HOLD,  # passes until the engine tries to leap again
-    OVERFLOW,  # 1 if the clock ran out of int64
-) = range(50)
+) = range(51)
 
 # ---- settings in force: a copy of one row of the settings table ----
 SETTINGS = 56
@@ -95,18 +96,23 @@ SETTINGS = 56
     POLICY,
     POLICY_NUMBER,  # equal for equal policy specs
     QUEUE_ROW,  # row of ``queue_of`` that says in which queue a request waits, NONE: all in queue 0
-    QUEUE_COUNT,
+    ENTRIES,  # entries of ``queues``: the queues, then tenants and types if service is counted apart from queues
     PROMPT_COST,
     OUTPUT_COST,
     LIFT,
+    SERVED,  # 1 if tenants' service is counted
+    FIRST_TYPE,  # entry of the first type under type floors, else NONE
+    FLOOR_WINDOW,
+    DYNAMIC,  # 1 if the ranks of heads change while they wait
+    RANK_ADDRESS,  # machine code of a user's rank
     SHIFT,  # log2 of the block size, NONE if it is no power of two
     AT_PS,
-) = range(SETTINGS, SETTINGS + 28)
-SETTINGS_WIDTH = 28
+) = range(SETTINGS, SETTINGS + 33)
+SETTINGS_WIDTH = 33
 SCALARS = SETTINGS + SETTINGS_WIDTH
 
 # ---- policies ----
-FCFS, PRIORITY, VTC, TYPE_PRIORITY, SJF = range(5)
+FCFS, PRIORITY, VTC, TYPE_PRIORITY, SJF, USER = range(6)
 
 # ---- running requests ----
 (
@@ -161,8 +167,26 @@ KEPT_KNOWN, KEPT_BEST = range(2)
 KEPT = 2
 
 # ---- waiting queues ----
-HEAD, TAIL, ACTIVE_AT, RANK, SERVICE, RATE = range(6)
-QUEUE = 8
+(
+    HEAD,
+    TAIL,
+    ACTIVE_AT,
+    RANK,  # of a type: its floor
+    SERVICE,
+    RATE,
+    OWNER,  # the entry that holds the service of the queue's tenant
+    OF_TYPE,  # the entry of the queue's type under type floors
+    TENANT,
+    TYPE,
+    PRIORITY_OF,
+    WAITERS,  # of an owner under vtc: queues that are not empty
+) = range(12)
+QUEUE = 16
+QUEUE_FACTS = 6  # rows of ``queue_facts``: rank, owner, type's entry, tenant, type, priority
+
+# ---- a head as a user's rank sees it: policies.user.HEAD_FIELDS, then whether the rank raised an error ----
+HEAD_FIELDS = 12
+HEAD_FAILED = 12
 
 # ---- blocks of the prefix cache ----
 BEFORE, AFTER, REFERENCES, KEY, HOLDER_BEFORE, HOLDER_AFTER, IS_CACHED = range(7)

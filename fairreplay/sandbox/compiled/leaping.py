@@ -201,8 +201,8 @@ def end_prefills(
             if output != 0:
                 known += 1
                 run[slot + at.KNOWN] = known
-                if e[at.POLICY] == at.VTC and not later:
-                    charge(e, queues, weights, request_weight, queue_at(run, slot), request, e[at.OUTPUT_COST])
+                if not later:
+                    charge(e, queues, weights, request_weight, queue_at(run, slot), request, 1, e[at.OUTPUT_COST])
             if first and not later:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
             if known - run[slot + at.PROMPT] >= output:
@@ -219,7 +219,7 @@ def end_prefills(
                 add_rate(e, run, queues, weights, request_weight, slot)
             elif not samples:
                 expect(e, run, dues, slot, at.IDLE)
-            elif first or e[at.POLICY] == at.VTC:
+            elif first or e[at.SERVED] or e[at.FIRST_TYPE] >= 0:
                 expect(e, run, dues, slot, first)
         else:
             parts[stay] = slot
@@ -279,6 +279,7 @@ def cohort_pass(
     kept: Int64s,
     queues: Int64s,
     active: Int64s,
+    head: Int64s,
     queue_rows: Int64s,
     blocks: Int64s,
     table: Int64s,
@@ -346,13 +347,13 @@ def cohort_pass(
                 arrivals_matter = False
                 break
             queue, tokens, size = try_head(
-                e, kept, queues, active, way, blocks, table, found, chains, prefix_start, prefix_tokens,
-                prompt, cut, left,
+                e, out, kept, queues, active, head, way, blocks, table, found, chains, prefix_start, prefix_tokens,
+                arrival, prompt, cut, request_weight, weights, left,
             )  # fmt: skip
             if queue < 0:
-                if e[at.POLICY] == at.VTC and e[at.ACTIVE] > 1:
-                    stretch = 1  # service changes whose head it is
-                arrivals_matter = e[at.POLICY] != at.FCFS or e[at.THRESHOLD] != 0
+                if e[at.DYNAMIC] and e[at.ACTIVE] > 1:
+                    stretch = 1  # by the next pass another head may go first
+                arrivals_matter = e[at.POLICY] != at.FCFS or e[at.DYNAMIC] != 0 or e[at.THRESHOLD] != 0
                 break
             request = queues[queue + at.HEAD] & at.INDEX
             remove_head(e, queues, active, way, prompt, cut, queue)
@@ -365,7 +366,7 @@ def cohort_pass(
             parts[e[at.PARTS]] = slot
             e[at.PARTS] += 1
             left -= tokens
-    if e[at.POLICY] == at.VTC or e[at.SUMMING]:
+    if (e[at.POLICY] == at.VTC and e[at.LIFT]) or e[at.SUMMING]:
         arrivals_matter = True
 
     members = e[at.MEMBERS]

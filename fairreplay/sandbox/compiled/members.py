@@ -7,7 +7,7 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.prefix import give_back
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, push, remove
+from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, owner_of, push, remove
 from fairreplay.sandbox.engine import LIVELOCK, NEVER_FITS, OK, REFUSED, Int64s
 
 
@@ -91,10 +91,21 @@ def complete_waiting(e: Int64s, out: Int64s, way: Int32s, request: int) -> None:
 
 @inlined
 def charge(
-    e: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int, units: int
+    e: Int64s,
+    queues: Int64s,
+    weights: Int64s,
+    request_weight: Int64s,
+    queue: int,
+    request: int,
+    tokens: int,
+    cost: int,
 ) -> None:
-    """Service of ``units`` before weighting, to the tenant whose queue this is."""
-    queues[queue + at.SERVICE] += units * inverse_weight(e, weights, request_weight, queue, request)
+    """Tokens at ``cost`` units each, served to the tenant and the type whose queue this is."""
+    if e[at.SERVED]:
+        units = tokens * cost * inverse_weight(e, queues, weights, request_weight, queue, request)
+        queues[owner_of(queues, queue) + at.SERVICE] += units
+    if e[at.FIRST_TYPE] >= 0:
+        queues[queues[queue + at.OF_TYPE] + at.SERVICE] += tokens
 
 
 @inlined

@@ -134,9 +134,11 @@ def schedule_running(
 @inlined
 def try_head(
     e: Int64s,
+    out: Int64s,
     kept: Int64s,
     queues: Int64s,
     active: Int64s,
+    head: Int64s,
     way: Int32s,
     blocks: Int64s,
     table: Int64s,
@@ -144,12 +146,15 @@ def try_head(
     chains: Int64s,
     prefix_start: Int64s,
     prefix_tokens: int,
+    arrival: Int64s,
     prompt: Int64s,
     cut: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
     budget: int,
 ) -> tuple[int, int, int]:
     """The queue whose head goes next, the tokens and blocks for it now; (NONE, 0, 0) if it does not fit."""
-    queue = next_queue(e, queues, active)
+    queue = next_queue(e, queues, active, head, way, kept, out, arrival, prompt, request_weight, weights)
     request = queues[queue + at.HEAD] & at.INDEX
     known = prompt[request]
     if way[request * at.WAY + at.PLACE] == at.BACK:
@@ -188,6 +193,7 @@ def admit(
     kept: Int64s,
     queues: Int64s,
     active: Int64s,
+    head: Int64s,
     way: Int32s,
     blocks: Int64s,
     table: Int64s,
@@ -196,6 +202,7 @@ def admit(
     chains: Int64s,
     prefix_start: Int64s,
     prefix_tokens: int,
+    arrival: Int64s,
     prompt: Int64s,
     cut: Int64s,
     request_weight: Int64s,
@@ -205,8 +212,8 @@ def admit(
     """Waiting requests by rank, until a head does not fit."""
     while e[at.WAITING] > 0 and budget > 0 and e[at.RUNNING] < e[at.MOST_RUNNING]:
         queue, tokens, size = try_head(
-            e, kept, queues, active, way, blocks, table, found, chains, prefix_start, prefix_tokens,
-            prompt, cut, budget,
+            e, out, kept, queues, active, head, way, blocks, table, found, chains, prefix_start, prefix_tokens,
+            arrival, prompt, cut, request_weight, weights, budget,
         )  # fmt: skip
         if queue < 0:
             return
@@ -276,9 +283,7 @@ def first_admission(
 ) -> None:
     request = run[slot + at.REQUEST] & at.INDEX
     out[at.SCHEDULED, request] = e[at.CLOCK]
-    if e[at.POLICY] == at.VTC:
-        units = e[at.PROMPT_COST] * run[slot + at.PROMPT]
-        charge(e, queues, weights, request_weight, queue_at(run, slot), request, units)
+    charge(e, queues, weights, request_weight, queue_at(run, slot), request, run[slot + at.PROMPT], e[at.PROMPT_COST])
 
 
 @compiled
@@ -360,7 +365,7 @@ def take_output(
     clock = flights[flight, 0]
     e[at.CLOCK] = clock
     prefix = e[at.PREFIX] != 0
-    by_service = e[at.POLICY] == at.VTC
+    by_service = e[at.SERVED] != 0 or e[at.FIRST_TYPE] >= 0
     for place in range(flights[flight, 1]):
         request = flights[flight, 2 * place + 2] & at.INDEX
         slot = flights[flight, 2 * place + 3] & at.INDEX
@@ -386,7 +391,7 @@ def take_output(
                 kept[request * at.KEPT + at.KEPT_KNOWN] = known
             if by_service:
                 queue = queue_of(e, queue_rows, request)
-                charge(e, queues, weights, request_weight, queue, request, e[at.OUTPUT_COST])
+                charge(e, queues, weights, request_weight, queue, request, 1, e[at.OUTPUT_COST])
         if known - first <= 1:
             out[at.FIRST_TOKEN, request] = clock
         if known - first >= output:

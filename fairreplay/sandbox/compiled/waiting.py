@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import compiled, inlined, prefetch
-from fairreplay.sandbox.engine import Int64s
+from fairreplay.sandbox.compiled.jit import call_rank, compiled, inlined, prefetch
+from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
 
 Int32s = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
@@ -23,9 +23,20 @@ def queue_of(e: Int64s, queue_rows: Int64s, request: int) -> int:
 
 
 @inlined
+def served(e: Int64s, queues: Int64s, entry: int) -> int:
+    """What an entry has counted so far."""
+    return queues[entry + at.SERVICE] + queues[entry + at.RATE] * (e[at.TICK] - e[at.LAG])
+
+
+@inlined
+def owner_of(queues: Int64s, queue: int) -> int:
+    return queues[queue + at.OWNER] & at.INDEX
+
+
+@inlined
 def service(e: Int64s, queues: Int64s, queue: int) -> int:
     """Service counter of the tenant whose queue this is."""
-    return queues[queue + at.SERVICE] + queues[queue + at.RATE] * (e[at.TICK] - e[at.LAG])
+    return served(e, queues, owner_of(queues, queue))
 
 
 @inlined
@@ -64,6 +75,7 @@ def _push_before(
         queues[queue + at.TAIL] = request
         way[place + at.FOLLOWER] = at.NONE
         queues[queue + at.ACTIVE_AT] = e[at.ACTIVE]
+        queues[owner_of(queues, queue) + at.WAITERS] += 1
         active[e[at.ACTIVE]] = queue
         e[at.ACTIVE] += 1
         rerank(e, queues, queue, prompt)
@@ -107,8 +119,10 @@ def _deactivate(e: Int64s, queues: Int64s, active: Int64s, queue: int) -> None:
     active[place] = last
     queues[last + at.ACTIVE_AT] = place
     e[at.ACTIVE] -= 1
-    if e[at.POLICY] == at.VTC:
-        e[at.LAST_TO_LEAVE] = queue
+    owner = owner_of(queues, queue)
+    queues[owner + at.WAITERS] -= 1
+    if queues[owner + at.WAITERS] == 0:
+        e[at.LAST_TO_LEAVE] = owner
 
 
 @compiled
@@ -139,33 +153,126 @@ def remove(
 
 
 @inlined
-def next_queue(e: Int64s, queues: Int64s, active: Int64s) -> int:
+def next_queue(
+    e: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    head: Int64s,
+    way: Int32s,
+    kept: Int64s,
+    out: Int64s,
+    arrival: Int64s,
+    prompt: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+) -> int:
     """The queue whose head goes next; somebody waits."""
     if e[at.ACTIVE] == 1:
         return active[0] & at.INDEX
+    if e[at.POLICY] == at.USER:
+        for place in range(e[at.ACTIVE]):
+            queue = active[place] & at.INDEX
+            request = queues[queue + at.HEAD]
+            show_head(e, queues, head, way, kept, out, arrival, prompt, request_weight, weights, queue, request)
+            queues[queue + at.RANK] = call_rank(e[at.RANK_ADDRESS], head)
+            if head[at.HEAD_FAILED] != 0:
+                head[at.HEAD_FAILED] = 0
+                e[at.FAILED] = 1 + request
+    if e[at.FIRST_TYPE] >= 0:
+        return _lowest_queue_above_floors(e, queues, active) & at.INDEX
     return _lowest_queue(e, queues, active) & at.INDEX
+
+
+@compiled
+def show_head(
+    e: Int64s,
+    queues: Int64s,
+    head: Int64s,
+    way: Int32s,
+    kept: Int64s,
+    out: Int64s,
+    arrival: Int64s,
+    prompt: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+    queue: int,
+    request: int,
+) -> None:
+    """Fields of a head for a user's rank, in the order of ``policies.user.HEAD_FIELDS``."""
+    head[0] = e[at.CLOCK]
+    head[1] = arrival[request]
+    head[2] = prompt[request]
+    head[3] = prompt[request]
+    if way[request * at.WAY + at.PLACE] == at.BACK:
+        head[3] = kept[request * at.KEPT + at.KEPT_KNOWN]
+    head[4] = queues[queue + at.PRIORITY_OF]
+    head[5] = queues[queue + at.TENANT]
+    head[6] = queues[queue + at.TYPE]
+    head[7] = out[at.PREEMPTIONS, request]
+    head[8] = service(e, queues, queue)
+    head[9] = inverse_weight(e, queues, weights, request_weight, queue, request)
+    head[10] = e[at.WAITING]
+    head[11] = e[at.RUNNING]
+
+
+@inlined
+def rank_of(e: Int64s, queues: Int64s, queue: int) -> int:
+    return service(e, queues, queue) if e[at.POLICY] == at.VTC else queues[queue + at.RANK]
+
+
+@inlined
+def goes_before(e: Int64s, queues: Int64s, queue: int, other: int) -> bool:
+    """Between heads of equal rank: by tenant under ``vtc``, then by (arrival, order in the source)."""
+    if e[at.POLICY] == at.VTC and queues[queue + at.TENANT] != queues[other + at.TENANT]:
+        return queues[queue + at.TENANT] < queues[other + at.TENANT]
+    return queues[queue + at.HEAD] < queues[other + at.HEAD]
 
 
 @compiled
 def _lowest_queue(e: Int64s, queues: Int64s, active: Int64s) -> int:
     best = active[0] & at.INDEX
-    if e[at.POLICY] == at.VTC:
-        least = service(e, queues, best)
-        for place in range(1, e[at.ACTIVE]):
-            queue = active[place] & at.INDEX
-            rank = service(e, queues, queue)
-            if rank < least or (rank == least and queue < best):
-                best = queue
-                least = rank
-        return best
-    least = queues[best + at.RANK]
+    least = rank_of(e, queues, best)
     for place in range(1, e[at.ACTIVE]):
         queue = active[place] & at.INDEX
-        rank = queues[queue + at.RANK]
-        if rank < least or (rank == least and queues[queue + at.HEAD] < queues[best + at.HEAD]):
+        rank = rank_of(e, queues, queue)
+        if rank < least or (rank == least and goes_before(e, queues, queue, best)):
             best = queue
             least = rank
     return best
+
+
+@compiled
+def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s) -> int:
+    """As above, but types below their floor go before the others."""
+    total = 0
+    for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
+        total += served(e, queues, number * at.QUEUE)
+    best = -1
+    above = 0
+    least = 0
+    for place in range(e[at.ACTIVE]):
+        queue = active[place] & at.INDEX
+        kind = queues[queue + at.OF_TYPE] & at.INDEX
+        is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
+        rank = rank_of(e, queues, queue)
+        better = best < 0 or is_above < above
+        if not better and is_above == above:
+            better = rank < least or (rank == least and goes_before(e, queues, queue, best))
+        if better:
+            best = queue
+            above = is_above
+            least = rank
+    return best
+
+
+@compiled
+def begin_floor_window(e: Int64s, queues: Int64s) -> None:
+    """Types have been served nothing yet in the window in which the clock stands."""
+    window = e[at.FLOOR_WINDOW]
+    e[at.FLOOR_ENDS] = (e[at.CLOCK] // window + 1) * window
+    for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
+        entry = number * at.QUEUE
+        queues[entry + at.SERVICE] -= served(e, queues, entry)
 
 
 @inlined
@@ -173,28 +280,28 @@ def greet(e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, request
     """The policy sees ``request`` arrive: under ``vtc`` a tenant that returns is lifted."""
     if e[at.POLICY] != at.VTC or e[at.LIFT] == 0:
         return
-    queue = queue_of(e, queue_rows, request)
-    if queues[queue + at.HEAD] >= 0:
+    owner = owner_of(queues, queue_of(e, queue_rows, request))
+    if queues[owner + at.WAITERS] > 0:
         return
     if e[at.ACTIVE] > 0:
         floor = service(e, queues, active[0])
         for place in range(1, e[at.ACTIVE]):
             floor = min(floor, service(e, queues, active[place]))
     elif e[at.LAST_TO_LEAVE] >= 0:
-        floor = service(e, queues, e[at.LAST_TO_LEAVE])
+        floor = served(e, queues, e[at.LAST_TO_LEAVE])
     else:
         return
-    own = service(e, queues, queue)
+    own = served(e, queues, owner)
     if floor > own:
-        queues[queue + at.SERVICE] += floor - own
+        queues[owner + at.SERVICE] += floor - own
 
 
 @inlined
-def inverse_weight(e: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int) -> int:
-    """What a token of ``request`` counts under ``vtc``, where a queue is a tenant's."""
+def inverse_weight(e: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int) -> int:
+    """What a token of ``request`` counts for its tenant."""
     if e[at.OWN_WEIGHTS] and request_weight[request] != 0:
         return request_weight[request]
-    return weights[e[at.WEIGHTS], queue // at.QUEUE]
+    return weights[e[at.WEIGHTS], queues[queue + at.TENANT]]
 
 
 @inlined
@@ -220,16 +327,24 @@ def oldest_waiting(e: Int64s, queues: Int64s, active: Int64s) -> int:
 
 
 @compiled
-def clear_queues(e: Int64s, queues: Int64s, queue_ranks: Int64s) -> None:
+def clear_queues(e: Int64s, queues: Int64s, queue_facts: Int64s) -> None:
     """Empty queues and fresh counters for the policy in force."""
     row = e[at.QUEUE_ROW]
-    for number in range(e[at.QUEUE_COUNT]):
-        queue = number * at.QUEUE
-        queues[queue + at.HEAD] = at.NONE
-        queues[queue + at.TAIL] = at.NONE
-        queues[queue + at.RANK] = queue_ranks[row, number] if row >= 0 else 0
-        queues[queue + at.SERVICE] = 0
-        queues[queue + at.RATE] = 0
+    for number in range(e[at.ENTRIES]):
+        entry = number * at.QUEUE
+        for field in range(at.QUEUE):
+            queues[entry + field] = 0
+        queues[entry + at.HEAD] = at.NONE
+        queues[entry + at.TAIL] = at.NONE
+        if row >= 0:
+            queues[entry + at.RANK] = queue_facts[row, 0, number]
+            queues[entry + at.OWNER] = queue_facts[row, 1, number] * at.QUEUE
+            queues[entry + at.OF_TYPE] = queue_facts[row, 2, number] * at.QUEUE
+            queues[entry + at.TENANT] = queue_facts[row, 3, number]
+            queues[entry + at.TYPE] = queue_facts[row, 4, number]
+            queues[entry + at.PRIORITY_OF] = queue_facts[row, 5, number]
     e[at.ACTIVE] = 0
     e[at.WAITING] = 0
     e[at.LAST_TO_LEAVE] = at.NONE
+    if e[at.FIRST_TYPE] >= 0:
+        begin_floor_window(e, queues)

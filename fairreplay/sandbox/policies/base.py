@@ -6,7 +6,21 @@ charged at once equal k times one token: an engine may leap over steps without c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from fairreplay.sandbox.engine import Int64s, PolicySpec, Workload
+
+
+@dataclass(frozen=True)
+class HeadState:
+    """What the engine knows of a waiting request and of itself at this pass."""
+
+    now_ps: int
+    known_tokens: int
+    preemptions: int
+    waiting: int
+    running: int
 
 
 class Policy:
@@ -18,6 +32,9 @@ class Policy:
 
     preempts_by_priority = False
     """True: the victim is the running request of the largest (priority, arrival); else the last of the running list."""
+
+    head_state: Callable[[int], HeadState]
+    """Set by the engine."""
 
     ranks_tenants = False
     """True: equal ranks of two tenants go by tenant name, as in the published sequences; else by arrival."""
