@@ -96,7 +96,7 @@ def apply_changes(
     for request in range(oldest_waiting(e, queues, active), e[at.NEXT_ARRIVAL]):
         if waits(way, request) and not ever_fits(e, prompt, cut, request):
             remove(e, queues, active, queue_rows, way, prompt, cut, request)
-            refuse(e, out, way, request, NEVER_FITS)
+            refuse(e, out, way, request, np.int64(NEVER_FITS))
 
 
 @inlined

@@ -43,7 +43,7 @@ def join(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, phases: Int64s
     e[at.MEMBERS] += 1
     run[slot + at.DONE] -= tick
     if run[slot + at.FLAGS] & at.HELD == 0:
-        _count_growth(e, phases, computed, 1)
+        _count_growth(e, phases, computed, np.int64(1))
     enter(e, run, calendar, marks, slot)
 
 
@@ -59,7 +59,7 @@ def part(e: Int64s, run: Int64s, phases: Int64s, slot: int) -> None:
     run[slot + at.KNOWN] = computed + 1
     run[slot + at.BEST] = computed
     if run[slot + at.FLAGS] & at.HELD == 0:
-        _count_growth(e, phases, computed, -1)
+        _count_growth(e, phases, computed, np.int64(-1))
         run[slot + at.OWNED] = blocks_for(e, computed)
     run[slot + at.FLAGS] &= ~at.MEMBER
 
@@ -149,7 +149,7 @@ def deliver(
         if flags & at.FIRST:
             out[at.FIRST_TOKEN, request] = e[at.CLOCK]
         if not flags & at.RATED and not flags & at.IDLE and run[slot + at.OUTPUT] != 0:
-            charge(e, queues, weights, request_weight, queue_at(run, slot), request, 1, e[at.OUTPUT_COST])
+            charge(e, queues, weights, request_weight, queue_at(run, slot), request, np.int64(1), e[at.OUTPUT_COST])
         if flags & at.ENDING:
             drop_rate(e, run, queues, weights, request_weight, slot)
             e[at.FREE] += run[slot + at.OWNED]

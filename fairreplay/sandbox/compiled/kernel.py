@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import numba
+import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.changes import apply_changes, next_change, take_arrivals
@@ -73,36 +74,32 @@ def one_pass(
     e[at.BATCH] = 0
     e[at.CAP] = prefill_cap(e)
     prefill_first = e[at.PREFILL_FIRST] != 0
-    may_admit = True
-    if prefill_first:
+    for attempt in range(2):
+        # prefill-first: prefills alone, then, if there are none, the decoders
+        prefills_only = prefill_first and attempt == 0
         left = schedule_running(
             e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found, chains,
-            prefix_start, prefix_tokens, arrival, prompt, priority, True, e[at.BUDGET],
+            prefix_start, prefix_tokens, arrival, prompt, priority, prefills_only, e[at.BUDGET],
         )  # fmt: skip
-        prefilling = count_prefilling(run)
-        may_admit = prefilling > 0 or prefilling == e[at.RUNNING] or e[at.DECODE_STEPS] >= e[at.INTERVAL]
-    else:
-        left = schedule_running(
-            e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found, chains,
-            prefix_start, prefix_tokens, arrival, prompt, priority, False, e[at.BUDGET],
-        )  # fmt: skip
-    if may_admit and e[at.PREEMPTED] == 0:
-        admit(
-            e, run, free_slots, batch, out, kept, queues, active, head, way, blocks, table, own, found, chains,
-            prefix_start, prefix_tokens, arrival, prompt, cut, request_weight, weights, left,
-        )  # fmt: skip
-    if prefill_first:
+        if attempt == 1:
+            e[at.DECODE_STEPS] += min(e[at.BATCH], 1)
+            break
+        may_admit = True
+        if prefill_first:
+            prefilling = count_prefilling(run)
+            may_admit = prefilling > 0 or prefilling == e[at.RUNNING] or e[at.DECODE_STEPS] >= e[at.INTERVAL]
+        if may_admit and e[at.PREEMPTED] == 0:
+            admit(
+                e, run, free_slots, batch, out, kept, queues, active, head, way, blocks, table, own, found, chains,
+                prefix_start, prefix_tokens, arrival, prompt, cut, request_weight, weights, left,
+            )  # fmt: skip
+        if not prefill_first:
+            break
         if e[at.BATCH] > 0:
             e[at.DECODE_STEPS] = 0
-        else:
-            schedule_running(
-                e, run, free_slots, batch, out, kept, queues, active, queue_rows, way, blocks, table, own, found,
-                chains, prefix_start, prefix_tokens, arrival, prompt, priority, False, e[at.BUDGET],
-            )  # fmt: skip
-            if e[at.BATCH] > 0:
-                e[at.DECODE_STEPS] += 1
+            break
     used = e[at.USABLE] - e[at.FREE]
-    duration, prefills, tokens = 0, 0, 0
+    duration, prefills, tokens = np.int64(0), np.int64(0), np.int64(0)
     has_batch = e[at.BATCH] > 0
     start_ps = e[at.CLOCK]
     if has_batch:

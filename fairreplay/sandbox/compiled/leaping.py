@@ -142,7 +142,7 @@ def spread(e: Int64s, phases: Int64s, sums: Int64s, rows: Int64s, begin: int, fi
     size = e[at.BLOCK_SIZE]
     used = e[at.USABLE] - e[at.FREE]
     phase = e[at.PHASE]
-    done = 0
+    done = np.int64(0)
     while done < k:
         start_ps = begin + ticks_ps(first, growth, done)
         reach(e, sums, rows, start_ps)
@@ -202,7 +202,9 @@ def end_prefills(
                 known += 1
                 run[slot + at.KNOWN] = known
                 if not later:
-                    charge(e, queues, weights, request_weight, queue_at(run, slot), request, 1, e[at.OUTPUT_COST])
+                    charge(
+                        e, queues, weights, request_weight, queue_at(run, slot), request, np.int64(1), e[at.OUTPUT_COST]
+                    )
             if first and not later:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
             if known - run[slot + at.PROMPT] >= output:
@@ -232,7 +234,7 @@ def end_empty_pass(e: Int64s, sums: Int64s, rows: Int64s) -> None:
     """All that ran was preempted: requests that a smaller cache can never hold."""
     e[at.IDLE_PASSES] += 1
     if e[at.SUMMING]:
-        add_pass(e, sums, rows, e[at.CLOCK], 0, 0, 0, e[at.USABLE] - e[at.FREE])
+        add_pass(e, sums, rows, e[at.CLOCK], np.int64(0), np.int64(0), np.int64(0), e[at.USABLE] - e[at.FREE])
     e[at.PREEMPTED] = 0
 
 
@@ -255,12 +257,12 @@ def end_waiting_pass(
     used = e[at.USABLE] - e[at.FREE]
     e[at.CLOCK] = e[at.BUSY_UNTIL]
     e[at.FLYING] = 0
-    advance_ticks(e, 1)
+    advance_ticks(e, np.int64(1))
     deliver(e, run, free_slots, dues, out, way, queues, weights, request_weight)
     turn_dues(e)
     e[at.IDLE_PASSES] += 1
     if e[at.SUMMING]:
-        add_pass(e, sums, rows, start_ps, 0, 0, 0, used)
+        add_pass(e, sums, rows, start_ps, np.int64(0), np.int64(0), np.int64(0), used)
     e[at.PREEMPTED] = 0
 
 
@@ -370,9 +372,9 @@ def cohort_pass(
         arrivals_matter = True
 
     members = e[at.MEMBERS]
-    prefills = 0
-    prefill_tokens = 0
-    ticks = 1
+    prefills = np.int64(0)
+    prefill_tokens = np.int64(0)
+    ticks = np.int64(1)
     begin = max(e[at.CLOCK], e[at.BUSY_UNTIL]) if ahead else e[at.CLOCK]
     start_ps = begin  # of the last step
     duration = np.int64(0)  # of all steps

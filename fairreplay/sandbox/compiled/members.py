@@ -167,7 +167,7 @@ def preempt(
         way[request * at.WAY + at.PLACE] = at.BACK
         push(e, queues, active, queue_rows, way, prompt, request)
     else:
-        refuse(e, out, way, request, NEVER_FITS)
+        refuse(e, out, way, request, np.int64(NEVER_FITS))
 
 
 @compiled
@@ -196,4 +196,4 @@ def refuse_anywhere(
         out[at.COMPUTED_TOKENS, request] = run[place + at.DONE]
         drop_running(e, run, free_slots, place)
         release(e, run, blocks, table, own, found, place)
-    refuse(e, out, way, request, LIVELOCK)
+    refuse(e, out, way, request, np.int64(LIVELOCK))

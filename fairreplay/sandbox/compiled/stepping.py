@@ -391,7 +391,7 @@ def take_output(
                 kept[request * at.KEPT + at.KEPT_KNOWN] = known
             if by_service:
                 queue = queue_of(e, queue_rows, request)
-                charge(e, queues, weights, request_weight, queue, request, 1, e[at.OUTPUT_COST])
+                charge(e, queues, weights, request_weight, queue, request, np.int64(1), e[at.OUTPUT_COST])
         if known - first <= 1:
             out[at.FIRST_TOKEN, request] = clock
         if known - first >= output:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import inlined
+from fairreplay.sandbox.compiled.members import full_blocks
 from fairreplay.sandbox.engine import Int64s
 
 
@@ -36,7 +37,7 @@ def growth_of(e: Int64s, phases: Int64s, k: int) -> int:
     phase = e[at.PHASE]
     if k == 1:
         return phases[phase]
-    cycles = k // size
+    cycles = full_blocks(e, k)
     blocks = cycles * e[at.GROWING]
     for later in range(phase, phase + k - cycles * size):
         blocks += phases[later]
@@ -48,7 +49,7 @@ def ticks_with_blocks(e: Int64s, phases: Int64s, most: int) -> int:
     """Ticks, up to ``most``, for which the free blocks last; the first is known to have its blocks."""
     size = e[at.BLOCK_SIZE]
     growing = e[at.GROWING]
-    if (most // size + 1) * growing <= e[at.FREE]:
+    if (full_blocks(e, most) + 1) * growing <= e[at.FREE]:
         return most
     cycles = e[at.FREE] // growing
     left = e[at.FREE] - cycles * growing

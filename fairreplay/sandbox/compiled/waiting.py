@@ -247,7 +247,7 @@ def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s) -> int
     total = 0
     for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
         total += served(e, queues, number * at.QUEUE)
-    best = -1
+    best = np.int64(-1)
     above = 0
     least = 0
     for place in range(e[at.ACTIVE]):
