@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 
 from fairreplay.sandbox import compiled, reference
 from fairreplay.sandbox.decision_log import read_scenario
-from fairreplay.sandbox.engine import PS_PER_SECOND, PS_PER_US, WEIGHT_SCALE, EngineResult
+from fairreplay.sandbox.engine import PS_PER_SECOND, PS_PER_US, WEIGHT_SCALE, EngineResult, StepTime
 from fairreplay.sandbox.plan import Shard
 from fairreplay.sandbox.replay import _step_rows
 from tests.sandbox.plain_sums import StepSeconds
@@ -44,9 +44,39 @@ def test_random_cases_are_equal_to_the_bit(part: int) -> None:
     assert preempted > CASES // PARTS // 10
 
 
+def test_the_kernel_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state lies in arrays alone: returning after every few passes changes nothing."""
+    cases = [case(seed) for seed in range(7000, 7060)]
+    whole = [compiled.run(*each) for each in cases]
+    monkeypatch.setattr(compiled.engine, "PASSES_A_CALL", 3)
+    for each, before in zip(cases, whole, strict=True):
+        assert differences(before, compiled.run(*each)) == []
+
+
+@pytest.mark.parametrize("roomy", [True, False])
+def test_prefix_caching_without_common_prefixes(roomy: bool) -> None:
+    """Where nobody can hit anything blocks are only counted, until a preemption makes own blocks worth finding."""
+    preempted = 0
+    for seed in range(8000, 8060):
+        work, the_plan = case(seed, enable_prefix_caching=True, **({"num_gpu_blocks": 5000} if roomy else {}))
+        work = replace(work, prefix_ids=work.prefix_ids[:0], prefix_start=np.zeros_like(work.prefix_start))
+        plain = reference.run(work, the_plan)
+        assert differences(plain, compiled.run(work, the_plan)) == [], f"case {seed}"
+        preempted += int(plain.preemptions.sum())
+    assert (preempted == 0) == roomy
+
+
+def test_more_than_104_days_are_refused() -> None:
+    work = workload([("a", 0.0, 1, 1000)])
+    slow = plan(work, step_time=StepTime(86_400 * PS_PER_SECOND // 2, 0, 0, 0))
+    for leap in (True, False):
+        with pytest.raises(OverflowError, match="104 days"):
+            compiled.run(work, slow, leap=leap)
+
+
 @pytest.mark.parametrize("seed", range(5000, 5150, 3))
 def test_step_sums_are_those_of_the_plain_steps(seed: int) -> None:
-    work, the_plan = case(seed, most_requests=6)
+    work, the_plan = case(seed, most_requests=6, time_scale=10 ** (9 * (seed % 2)))
     shard = Shard(model="m", replica="0", rows=np.arange(len(work)), workload=work, plan=the_plan)
     start_us = 1_700_000_000_123_456
     plain = StepSeconds(shard, start_us)

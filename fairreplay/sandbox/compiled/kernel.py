@@ -236,7 +236,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 if counted:
                     continue
                 scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
-                e[at.HOLD] = PASSES_OF_HOLD
+                e[at.HOLD] = 0 if e[at.ASYNC] else PASSES_OF_HOLD  # preemption alone ends a cohort in async mode
             one_pass(
                 e, run, free_slots, batch, flights, out, way, kept, queues, active, head, queue_rows, blocks, table,
                 own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,
