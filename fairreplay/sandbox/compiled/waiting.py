@@ -231,6 +231,17 @@ def goes_before(e: Int64s, queues: Int64s, queue: int, other: int) -> bool:
 @compiled
 def _lowest_queue(e: Int64s, queues: Int64s, active: Int64s) -> int:
     best = active[0] & at.INDEX
+    if e[at.POLICY] == at.VTC:
+        # without floors each tenant has one queue, which counts its service, and queues stand in order of tenant
+        ticks = e[at.TICK] - e[at.LAG]
+        least = queues[best + at.SERVICE] + queues[best + at.RATE] * ticks
+        for place in range(1, e[at.ACTIVE]):
+            queue = active[place] & at.INDEX
+            rank = queues[queue + at.SERVICE] + queues[queue + at.RATE] * ticks
+            if rank < least or (rank == least and queue < best):
+                best = queue
+                least = rank
+        return best
     least = rank_of(e, queues, best)
     for place in range(1, e[at.ACTIVE]):
         queue = active[place] & at.INDEX
