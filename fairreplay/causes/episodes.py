@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from fairreplay.metrics.measure import JFI_DEGRADED, SCR_DEGRADED, TFR_DEGRADED, X_DEGRADED, Measured
+from fairreplay.metrics.measure import JFI_DEGRADED, SCR_DEGRADED, TFR_DEGRADED, X_DEGRADED, Measured, of_model
 from fairreplay.metrics.scr import ttft_us
 
 GAP_WINDOWS_MAX: Final = 2
@@ -67,10 +67,9 @@ def episodes(measured: Measured, outcome: pl.DataFrame) -> list[Episode]:
     """
     found = []
     for model in measured.windows["model"].unique(maintain_order=True).to_list():
-        same = pl.col("model").eq_missing(pl.lit(model, pl.String))
-        windows = measured.windows.filter(same).sort("start")
+        windows = of_model(measured.windows, model).sort("start")
         for first, last in merge(windows["degraded"].to_list()):
-            found.append(_episode(measured, outcome.filter(same), windows[first : last + 1], model))
+            found.append(_episode(measured, of_model(outcome, model), windows[first : last + 1], model))
     return found
 
 

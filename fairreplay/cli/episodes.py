@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairreplay.cli.console import out, out_json, printable, table
-from fairreplay.cli.metrics import iso
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -21,6 +20,7 @@ from fairreplay.cli.options import (
     WindowOption,
 )
 from fairreplay.cli.period import period
+from fairreplay.report.text import iso
 
 if TYPE_CHECKING:
     from fairreplay.causes.episodes import Episode

@@ -20,10 +20,9 @@ from fairreplay.cli.options import (
     WindowOption,
 )
 from fairreplay.cli.period import period
+from fairreplay.report.text import iso
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from fairreplay.causes.review import Source
 
 WINDOWS_SHOWN = 40
@@ -108,8 +107,3 @@ def documents(source: Source) -> list[dict[str, Any]]:
         }
         for row in measured.windows.iter_rows(named=True)
     ]
-
-
-def iso(instant: datetime) -> str:
-    """ISO 8601 in UTC with six digits."""
-    return f"{instant:%Y-%m-%dT%H:%M:%S.%f}Z"

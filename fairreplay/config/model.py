@@ -173,6 +173,14 @@ class Config(Table):
         own = self.tenants.get(tenant)
         return (own.slo_ttft_ms if own else None) or self.defaults.slo_ttft_ms
 
+    def commitments(self) -> dict[str, int]:
+        """Committed tokens a month of each tenant that has a commitment."""
+        return {
+            name: tenant.committed_tokens_per_month
+            for name, tenant in self.tenants.items()
+            if tenant.committed_tokens_per_month is not None
+        }
+
     def policy_table(self, policy: str) -> PolicyTable:
         return self.policies.get(policy, PolicyTable())
 

@@ -43,18 +43,14 @@ def fair_weights(config: Config, tenants: list[str]) -> Floats:
 
     A commitment weighs ``committed / mean commitment``; a tenant without one has its configured weight, else 1.
     """
-    committed = [
-        tenant.committed_tokens_per_month for tenant in config.tenants.values() if tenant.committed_tokens_per_month
-    ]
-    mean = sum(committed) / len(committed) if committed else 1.0
+    committed = config.commitments()
+    mean = sum(committed.values()) / len(committed) if committed else 1.0
 
     def weight(name: str) -> float:
+        if name in committed:
+            return committed[name] / mean
         tenant = config.tenants.get(name)
-        if tenant is None:
-            return 1.0
-        if tenant.committed_tokens_per_month:
-            return tenant.committed_tokens_per_month / mean
-        return tenant.weight or 1.0
+        return (tenant.weight if tenant else None) or 1.0
 
     return np.array([weight(name) for name in tenants], np.float64)
 

@@ -101,10 +101,9 @@ def measure(
     windows: list[pl.DataFrame] = []
     tenants: list[pl.DataFrame] = []
     kinds: list[pl.DataFrame] = []
-    models = sorted(outcome["model"].unique().to_list(), key=lambda name: (name is not None, name or ""))
-    for model in models:
-        group = outcome.filter(pl.col("model").eq_missing(pl.lit(model, pl.String)))
-        tables = _measure_group(group, config, options, targets, trace_end_us(outcome))
+    end_us = trace_end_us(outcome) if len(outcome) else 0
+    for model in models(outcome):
+        tables = _measure_group(of_model(outcome, model), config, options, targets, end_us)
         stamp = (pl.lit(model, pl.String).alias("model"), pl.lit(source).alias("source"))
         for made, table, schema in zip(
             (windows, tenants, kinds), tables, (WINDOW_SCHEMA, TENANT_SCHEMA, TYPE_SCHEMA), strict=True
@@ -118,6 +117,16 @@ def measure(
         assumed_slo=assumed,
         assumptions=_assumptions(outcome, config, options, targets, assumed),
     )
+
+
+def models(rows: pl.DataFrame) -> list[str | None]:
+    """The model groups of a load, by name; rows that name no model are a group of their own, first."""
+    return sorted(rows["model"].unique().to_list(), key=lambda model: (model is not None, model or ""))
+
+
+def of_model(rows: pl.DataFrame, model: str | None) -> pl.DataFrame:
+    """The rows of one model group."""
+    return rows.filter(pl.col("model").eq_missing(pl.lit(model, pl.String)))
 
 
 def slos_of(outcome: pl.DataFrame, config: Config, options: MeasureOptions) -> tuple[dict[str, SloTtft], bool]:
@@ -220,11 +229,7 @@ def _scr(judged: pl.DataFrame, weights: Mapping[str, float]) -> pl.DataFrame:
 
 def _jfi_raw(got: Floats, config: Config, tenants: list[str]) -> Floats:
     """The essay's form: served over committed tokens, of all tenants with a commitment, quiet ones included."""
-    committed = {
-        name: tenant.committed_tokens_per_month
-        for name, tenant in config.tenants.items()
-        if tenant.committed_tokens_per_month is not None
-    }
+    committed = config.commitments()
     if not committed:
         return np.full(len(got), np.nan)
     column = {name: index for index, name in enumerate(tenants)}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 import numpy as np
 import polars as pl
 
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.trace.schema import TIME_COLUMNS, TIMESTAMP
+from fairreplay.trace.values import epoch_us
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,3 @@ def trace_end_us(group: pl.DataFrame) -> int:
     """The last instant that any row names."""
     last = group.select(pl.max_horizontal(pl.col(TIME_COLUMNS).cast(pl.Int64).max())).item()
     return int(last)
-
-
-def epoch_us(instant: datetime) -> int:
-    return int(pl.Series([instant], dtype=TIMESTAMP).cast(pl.Int64)[0])

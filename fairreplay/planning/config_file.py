@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Table
 
 from fairreplay.errors import UsageError
+from fairreplay.store.files import replace_bytes
 
 
 def edited(text: str, model: str | None, values: dict[str, Any]) -> str:
@@ -71,13 +71,7 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         UsageError: the folder is not there or not writable.
     """
-    temporary = path.with_name(path.name + ".part")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_bytes(path, text.encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UsageError(f"-o {path}: cannot be written: {error.strerror}") from None

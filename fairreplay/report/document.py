@@ -14,9 +14,10 @@ from typing import Final
 from fairreplay import __version__
 from fairreplay.causes.episodes import Episode
 from fairreplay.config.model import Config
+from fairreplay.metrics.measure import models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.report import text
-from fairreplay.report.facts import SourceFacts, models, of_model
+from fairreplay.report.facts import SourceFacts
 from fairreplay.report.levels import METRICS, THRESHOLDS, level, longest_run, minutes_below, worst
 from fairreplay.report.provenance import StoreFacts, config_digest, data_quality, settings
 from fairreplay.report.rounding import RULE, rounded, rounded_all

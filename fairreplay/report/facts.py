@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from fairreplay.metrics.measure import Measured
+from fairreplay.metrics.measure import Measured, of_model
 from fairreplay.report.schema import Role
 
 
@@ -22,15 +22,6 @@ class SourceFacts:
     outcome: pl.DataFrame
     measured: Measured
     whole: Measured
-
-
-def models(outcome: pl.DataFrame) -> list[str | None]:
-    """The model groups of a load, by name; rows that name no model are a group of their own, first."""
-    return sorted(outcome["model"].unique().to_list(), key=lambda model: (model is not None, model or ""))
-
-
-def of_model(frame: pl.DataFrame, model: str | None) -> pl.DataFrame:
-    return frame.filter(pl.col("model").eq_missing(pl.lit(model, pl.String)))
 
 
 def by_source(sources: Sequence[SourceFacts], model: str | None) -> list[tuple[SourceFacts, pl.DataFrame]]:

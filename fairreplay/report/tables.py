@@ -8,8 +8,9 @@ import polars as pl
 
 from fairreplay.config.model import Config
 from fairreplay.metrics.fidelity import fidelity
+from fairreplay.metrics.measure import of_model
 from fairreplay.metrics.preemption import THRASH_TOTAL, taxed
-from fairreplay.report.facts import SourceFacts, by_source, of_model
+from fairreplay.report.facts import SourceFacts, by_source
 from fairreplay.report.levels import slo_use
 from fairreplay.report.rounding import rounded
 from fairreplay.report.schema import (
@@ -195,8 +196,8 @@ def idle_share(sources: Sequence[SourceFacts]) -> float | None:
 def tenant_rows(sources: Sequence[SourceFacts], models: Sequence[str | None], config: Config) -> list[TenantRow]:
     """Tenants by group, hurt most in the log first: misses, then the unjudged, then by TTFT over target, then name."""
     rows: list[TenantRow] = []
-    committed = {name: tenant.committed_tokens_per_month for name, tenant in config.tenants.items()}
-    total = sum(tokens for tokens in committed.values() if tokens is not None)
+    committed = config.commitments()
+    total = sum(committed.values())
     slos = sources[0].whole.slo
     for model in models:
         found: dict[str, list[TenantUnder]] = {}
@@ -214,7 +215,7 @@ def tenant_rows(sources: Sequence[SourceFacts], models: Sequence[str | None], co
                     "tenant": tenant,
                     "slo_ttft_ms": None if slo is None else {q: getattr(slo, q) for q in ("p50", "p90", "p99")},
                     "weight": rounded(own.weight) if own is not None else None,
-                    "commitment_share": rounded(tokens / total) if tokens is not None and total else None,
+                    "commitment_share": rounded(tokens / total) if tokens is not None else None,
                     "under": unders,
                 }
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from fractions import Fraction
 from typing import Final, TypeVar
 
@@ -32,13 +32,13 @@ from fairreplay.sandbox.engine import (
 )
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.trace.schema import ORDER
+from fairreplay.trace.values import epoch_us
 
 DEFAULT_POLICY: Final = "fcfs"
 MAX_STEP_PS: Final = 86_400 * PS_PER_SECOND
 """A step time model whose largest step takes longer than a day is a mistake of units."""
 MIN_WEIGHT: Final = Fraction(1, 10**6)
 MAX_WEIGHT: Final = Fraction(10**6)
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 State = TypeVar("State")
 
@@ -225,11 +225,6 @@ def _put(states: list[tuple[int, State]], at: datetime | None, start_us: int, st
     states.append((at_ps, state))
 
 
-def epoch_us(at: datetime) -> int:
-    """Microseconds since the epoch, exact."""
-    return (at - EPOCH) // timedelta(microseconds=1)
-
-
 def _policy_spec(config: Config, policy: str, types: Sequence[str]) -> PolicySpec:
     check_policy(policy)
     table = config.policy_table(policy)
@@ -302,11 +297,7 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
     A committed share is scaled so that the mean commitment weighs 1. Under rule ``committed`` a tenant without a
     commitment has its configured weight, else 1 (as in ``metrics``).
     """
-    committed = {
-        name: tenant.committed_tokens_per_month
-        for name, tenant in config.tenants.items()
-        if tenant.committed_tokens_per_month is not None
-    }
+    committed = config.commitments()
     total = sum(committed.values())
 
     def share(tenant: str) -> Fraction:

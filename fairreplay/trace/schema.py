@@ -42,7 +42,6 @@ SCHEMA: Final[dict[str, pl.DataType]] = {
 
 COLUMNS: Final = tuple(SCHEMA)
 TIME_COLUMNS: Final = ("arrived_at", "scheduled_at", "first_token_at", "finished_at")
-REQUIRED_COLUMNS: Final = ("request_id", "tenant", "type", "arrived_at", "status", "seq", "source")
 
 STATUSES: Final = ("ok", "rejected", "failed", "cancelled", "unfinished")
 """``rejected`` = refused (429/503) and never served."""

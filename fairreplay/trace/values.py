@@ -178,6 +178,11 @@ def parse_ticks(ticks: Ticks, zone: tzinfo) -> tuple[Number, bool]:
     return add((delta.days * 86_400 + delta.seconds) * 1_000_000, rest), False
 
 
+def epoch_us(instant: datetime) -> int:
+    """Microseconds since the epoch, exact; the instant carries a zone."""
+    return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
 def iso(instant_us: int) -> str:
     """``2024-05-10T00:00:00.009930Z``."""
     return (_EPOCH + timedelta(microseconds=instant_us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
