@@ -11,13 +11,15 @@ from fairreplay.trace.formats import FORMATS, REFUSED
 COLUMNS_SHOWN = 20
 
 
-def detect(path: Path, sample: Sample, wanted: str = "auto") -> Format:
+def detect(path: Path, sample: Sample, wanted: str | Format = "auto") -> Format:
     """The format of ``path``, decided on its first records, or ``wanted`` if they can be of it.
 
     Raises:
         UsageError: no format is called ``wanted``.
         BadInputError: none matches, or several do, or the format is known to hold no arrival times.
     """
+    if isinstance(wanted, Format):
+        return _checked(path, sample, wanted)
     if wanted != "auto":
         return _named(path, sample, wanted)
     matching = [item for item in FORMATS.values() if item.recognises(sample)]
@@ -38,10 +40,13 @@ def detect(path: Path, sample: Sample, wanted: str = "auto") -> Format:
 def _named(path: Path, sample: Sample, wanted: str) -> Format:
     if wanted not in FORMATS:
         raise UsageError(f"--format {wanted}: no such format ({nearest(wanted, list(FORMATS))})")
-    log_format = FORMATS[wanted]
+    return _checked(path, sample, FORMATS[wanted])
+
+
+def _checked(path: Path, sample: Sample, log_format: Format) -> Format:
     if not log_format.recognises(sample):
         raise BadInputError(
-            f"{path}: not {wanted}, which is {' or '.join(log_format.containers)} with "
+            f"{path}: not {log_format.name}, which is {' or '.join(log_format.containers)} with "
             f"{', '.join(log_format.needs)}; columns found: {_listed(sample)}"
         )
     return log_format

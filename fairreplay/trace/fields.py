@@ -5,8 +5,9 @@ A format is data. The one strict path (``rules``) turns a record and this declar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Literal
 
 from fairreplay.trace.values import Unit
@@ -17,9 +18,14 @@ Record = dict[str, object]
 
 @dataclass(frozen=True)
 class Wall:
-    """An instant as ISO 8601 text or a typed timestamp; without zone it is one of ``--tz``."""
+    """An instant as ISO 8601 text or a typed timestamp; without zone it is one of ``zone``, else of ``--tz``.
+
+    ``pattern``: text of another form, in the directives of ``values.parse_pattern``.
+    """
 
     column: str
+    zone: tzinfo | None = None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,13 @@ class Relative:
 class After:
     """A duration after the arrival; with ``minus`` the difference of two marks of one monotonic clock.
 
-    -1 is unknown; so is a mark of 0.
+    -1 is unknown; so is a mark of 0. ``base``: the earlier time column that it counts from.
     """
 
     column: str
     unit: Unit
     minus: str | None = None
+    base: str = "arrived_at"
 
 
 @dataclass(frozen=True)
@@ -109,8 +116,10 @@ class Format:
     """One log format.
 
     ``needs`` names what a record of it has, for messages; ``matches`` is the test, by default that all of ``needs``
-    are there. ``prepare`` rewrites a record where its fields depend on each other, or skips it. ``explode`` gives the
-    records inside a document that holds a whole run, or None if it holds none.
+    are there. ``prepare`` rewrites a record where its fields depend on each other, or skips it; ``reads`` names the keys
+    that it looks at. ``explode`` gives the records inside a document that holds a whole run, or None if it holds none.
+    ``survey`` is a first pass, for formats whose records need one another: from the first records and all records of
+    a file it gives the format as it is for this file. ``lacks`` is what only a joined log can supply.
     """
 
     name: str
@@ -121,6 +130,12 @@ class Format:
     prepare: Callable[[Record], Record | Skipped] | None = None
     explode: Callable[[Record], list[object] | None] | None = None
     prefix_block_tokens: int | None = None
+    reads: frozenset[str] = frozenset()
+    survey: Callable[[Sample, Iterable[Record]], Format] | None = None
+    lacks: str | None = None
+    delimiter: str = ","
+    header: bool = True
+    """CSV: what parts the cells, and whether the first line names them (else ``c0``, ``c1``, ...)."""
 
     def recognises(self, sample: Sample) -> bool:
         if sample.container not in self.containers:

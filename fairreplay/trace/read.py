@@ -82,18 +82,20 @@ def content_id(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
-def read_source(path: Path, reading: Reading, wanted: str = "auto") -> SourceRead:
-    """Read ``path`` as format ``wanted`` (``auto``: as what it is).
+def read_source(path: Path, reading: Reading, wanted: str | Format = "auto") -> SourceRead:
+    """Read ``path`` as format ``wanted`` (``auto``: as what it is; a ``Format``: as a mapping file says).
 
     Raises:
         BadInputError: the file as a whole cannot be read, or changed while it was.
-        UsageError: an unknown format.
+        UsageError: an unknown format, or a mapping that names what is not there.
     """
     before = _state(path)
     source = content_id(path)
-    content = inspect(path)
+    content = inspect(path, wanted if isinstance(wanted, Format) else None)
     log_format = detect(path, content.sample, wanted)
     sample = sample_within(content.sample, log_format)
+    if log_format.survey is not None:
+        log_format = log_format.survey(sample, _values(path, content, log_format))
     columns = log_format.columns_for(sample)
     rules = Rules(columns, reading, str(path), source)
     gathered = _gather(path, content, log_format, rules)
@@ -154,23 +156,27 @@ def _gather(path: Path, content: Content, log_format: Format, rules: Rules) -> _
             gathered.rejects.append(Reject(number, None, read.text, "unparsable_record", read.text or ""))
             continue
         gathered.keys |= record.keys()
-        prepared = log_format.prepare(record) if log_format.prepare else record
-        if isinstance(prepared, Skipped):
-            gathered.skipped[prepared.reason] += 1
-            continue
         try:
+            prepared = log_format.prepare(record) if log_format.prepare else record
+            if isinstance(prepared, Skipped):
+                gathered.skipped[prepared.reason] += 1
+                continue
             gathered.add(rules.row(prepared, number))
         except RejectedError as error:
             line = read.text if read.text is not None else _as_line(record)
             gathered.rejects.append(Reject(number, error.column, shown(error.value), error.reason, line))
             continue
-        gathered.names_ids = gathered.names_ids or any(record.get(name) is not None for name in id_columns)
+        gathered.names_ids = gathered.names_ids or any(prepared.get(name) is not None for name in id_columns)
     return gathered
+
+
+def _values(path: Path, content: Content, log_format: Format) -> Iterator[Record]:
+    return (read.value for read in records(path, content, log_format) if read.value is not None)
 
 
 def lines_of(read: SourceRead, numbers: set[int]) -> dict[int, str]:
     """The text of the records ``numbers``: a second pass, for the few that turn out to be rejects later."""
-    content = inspect(read.path)
+    content = inspect(read.path, read.format)
     wanted: Iterator[tuple[int, Read]] = (
         (number, item) for number, item in enumerate(records(read.path, content, read.format)) if number in numbers
     )
@@ -189,6 +195,7 @@ def _state(path: Path) -> tuple[int, int]:
 def _ignored(keys: set[str], log_format: Format, columns: Columns) -> tuple[str, ...]:
     used = {place.column for fields in columns.values() for place in fields}
     used |= {place.minus for fields in columns.values() for place in fields if isinstance(place, After) and place.minus}
+    used |= log_format.reads
     own = _OWN_COLUMNS if log_format.name == "native" else frozenset()
     return tuple(sorted(keys - used - own))
 

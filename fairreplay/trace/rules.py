@@ -33,6 +33,7 @@ from fairreplay.trace.values import (
     magnitude,
     microseconds,
     parse_number,
+    parse_pattern,
     parse_ticks,
     parse_wall,
     rounded_us,
@@ -152,8 +153,9 @@ class Rules:
         prefix_ids = _ids(found.get("prefix_ids"))
         arrival = times["arrived_at"]
         assert arrival is not None, "_instants refuses a row without arrival"
-        for name, span in spans.items():
-            times[name] = add(arrival, span)
+        for name, (base, span) in spans.items():
+            start = times[base]
+            times[name] = add(start, span) if start is not None else None
 
         type_ = text["type"] or self.reading.type_ or DEFAULT_TYPE
         type_ = TYPE_ALIASES.get(type_, type_)
@@ -227,17 +229,18 @@ class Rules:
         if isinstance(value, Ticks):
             if not isinstance(place, Wall):
                 raise UnparsableError
-            exact, zoned = parse_ticks(value, self.reading.zone)
+            exact, zoned = parse_ticks(value, place.zone or self.reading.zone)
         elif isinstance(place, Wall):
+            zone = place.zone or self.reading.zone
             try:
-                exact, zoned = parse_wall(value, self.reading.zone)
+                exact, zoned = parse_pattern(value, place.pattern, zone) if place.pattern else parse_wall(value, zone)
             except UnparsableError:
                 if parse_number(value) == 0:
                     return None
                 raise
         else:
             return self._exact_number(place, value, arrival=arrival)
-        if not zoned:
+        if not zoned and place.zone is None:
             self.tally.naive_columns.add(place.column)
         rounded_us(exact)
         return exact
@@ -283,15 +286,15 @@ class Rules:
                     f"are {years} years apart: two clocks; give both on one clock and ingest again"
                 )
 
-    def _spans(self, found: dict[str, Found], record: Record) -> dict[str, Number]:
-        """Exact microseconds after the arrival of the time columns that are durations."""
-        spans: dict[str, Number] = {}
+    def _spans(self, found: dict[str, Found], record: Record) -> dict[str, tuple[str, Number]]:
+        """The time columns that are durations: since when, and exact microseconds."""
+        spans: dict[str, tuple[str, Number]] = {}
         for name in TIME_COLUMNS[1:]:
             there = found.get(name)
             if there is not None and isinstance(there.field, After) and there.value is not None:
                 span = _span(there.field, there.value, record)
                 if span is not None:
-                    spans[name] = span
+                    spans[name] = there.field.base, span
         return spans
 
     def _settle_first_token(
