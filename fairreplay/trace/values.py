@@ -79,6 +79,14 @@ def parse_number(value: object) -> Number:
     raise UnparsableError
 
 
+def is_zero(value: object) -> bool:
+    """A number that is 0, in any spelling."""
+    try:
+        return parse_number(value) == 0
+    except UnparsableError:
+        return False
+
+
 def whole(number: Number) -> int | None:
     """``number`` as an integer (``76.0`` is 76), or None if it has a fraction."""
     if isinstance(number, int):
@@ -165,9 +173,11 @@ def _minute_s(day: str, minute: str, zone: tzinfo | None) -> int:
 
 
 _FRACTION = re.compile(r"%(?:\.(\d?)f|(\d?)f)")
-_LOOSE: Final = {"Y": r"\d{4}", "b": "[A-Za-z.]+", "B": "[A-Za-z]+", "a": "[A-Za-z]+", "A": "[A-Za-z]+"} | {
-    "p": "[AaPp][Mm]", "z": r"(?:[Zz]|[+-]\d\d:?\d\d)", "j": r"\d{1,3}", "%": "%"
-} | dict.fromkeys("ymdHMSIe", r"\s?\d{1,2}")
+_LOOSE: Final = (
+    {"Y": r"\d{4}", "b": "[A-Za-z.]+", "B": "[A-Za-z]+", "a": "[A-Za-z]+", "A": "[A-Za-z]+"}
+    | {"p": "[AaPp][Mm]", "z": r"(?:[Zz]|[+-]\d\d:?\d\d)", "j": r"\d{1,3}", "%": "%"}
+    | dict.fromkeys("ymdHMSIe", r"\s?\d{1,2}")
+)
 
 
 @lru_cache(maxsize=64)
