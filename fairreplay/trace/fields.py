@@ -17,9 +17,14 @@ Record = dict[str, object]
 
 @dataclass(frozen=True)
 class Wall:
-    """An instant as ISO 8601 text or a typed timestamp; without zone it is one of ``--tz``."""
+    """An instant as ISO 8601 text or a typed timestamp; without zone it is one of ``--tz``, or always UTC if ``utc``.
+
+    Where the source writes Unix time instead in some of its forms, ``epoch`` is the unit of numbers.
+    """
 
     column: str
+    utc: bool = False
+    epoch: Unit | None = None
 
 
 @dataclass(frozen=True)
@@ -32,10 +37,14 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Relative:
-    """An instant as a number since the clock's own zero, which is ``--t0``. 0 is a real arrival, else unknown."""
+    """An instant as a number since the clock's own zero, which is ``--t0``. 0 is a real arrival, else unknown.
+
+    On a ``monotonic`` clock, whose zero is long before the log, an arrival of 0 is unknown too.
+    """
 
     column: str
     unit: Unit
+    monotonic: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,9 +61,10 @@ class After:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A token count: a whole number, at least 0."""
+    """A token count: a whole number, at least 0. ``source`` is the log's own name for a count that is put together."""
 
     column: str
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,12 @@ class Format:
 
     ``needs`` names what a record of it has, for messages; ``matches`` is the test, by default that all of ``needs``
     are there. ``prepare`` rewrites a record where its fields depend on each other, or skips it. ``explode`` gives the
-    records inside a document that holds a whole run, or None if it holds none.
+    records inside a document that holds a whole run, or None if it holds none. ``whole`` does what ``prepare`` does
+    where a record depends on others of the file: it gets all of them and answers for each. ``refuse`` says why a log of
+    this format cannot be replayed at all, judging its first records.
+
+    ``private`` names keys that hold prompts and answers. A format that lists any keeps of a reject only what its
+    ``prepare`` or ``whole`` let through. ``reads`` are the source's columns that they look into.
     """
 
     name: str
@@ -120,6 +135,10 @@ class Format:
     matches: Callable[[Sample], bool] | None = None
     prepare: Callable[[Record], Record | Skipped] | None = None
     explode: Callable[[Record], list[object] | None] | None = None
+    whole: Callable[[Sequence[Record]], Sequence[Record | Skipped]] | None = None
+    refuse: Callable[[Sample], str | None] | None = None
+    private: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
 
     def recognises(self, sample: Sample) -> bool:
