@@ -30,9 +30,9 @@ def detect(path: Path, sample: Sample, wanted: str | Format = "auto") -> Format:
         raise BadInputError(f"{path}: could be {names}; say which with --format")
     for name, (needs, reason) in REFUSED.items():
         if has_all(sample, needs):
-            raise BadInputError(f"{path}: {name}: {reason}; columns found: {_listed(sample)}")
+            raise BadInputError(f"{path}: {name}: {reason}; columns found: {listed(sample)}")
     raise BadInputError(
-        f"{path}: no known format ({', '.join(FORMATS)}); columns found: {_listed(sample)}; "
+        f"{path}: no known format ({', '.join(FORMATS)}); columns found: {listed(sample)}; "
         "write it in the native schema, or name its format with --format"
     )
 
@@ -47,12 +47,13 @@ def _checked(path: Path, sample: Sample, log_format: Format) -> Format:
     if not log_format.recognises(sample):
         raise BadInputError(
             f"{path}: not {log_format.name}, which is {' or '.join(log_format.containers)} with "
-            f"{', '.join(log_format.needs)}; columns found: {_listed(sample)}"
+            f"{', '.join(log_format.needs)}; columns found: {listed(sample)}"
         )
     return log_format
 
 
-def _listed(sample: Sample) -> str:
+def listed(sample: Sample) -> str:
+    """The columns of a sample for a message, not all of them if there are many."""
     shown = [name if len(name) <= 60 else name[:59] + "…" for name in sample.columns[:COLUMNS_SHOWN]]
     more = len(sample.columns) - len(shown)
     return (", ".join(shown) or "none") + (f" and {more} more" if more > 0 else "")

@@ -15,7 +15,7 @@ import polars as pl
 
 from fairreplay.errors import BadInputError
 from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
-from fairreplay.trace.detect import detect
+from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
@@ -93,6 +93,11 @@ def read_source(path: Path, reading: Reading, wanted: str | Format = "auto") -> 
     source = content_id(path)
     content = inspect(path, wanted if isinstance(wanted, Format) else None)
     log_format = detect(path, content.sample, wanted)
+    refused = log_format.refuse(content.sample) if log_format.refuse else None
+    if refused is not None:
+        raise BadInputError(f"{path}: {log_format.name}: {refused}; columns found: {listed(content.sample)}")
+    if log_format.lacks is not None:
+        raise BadInputError(f"{path}: {log_format.name}: {log_format.lacks}; columns found: {listed(content.sample)}")
     sample = sample_within(content.sample, log_format)
     if log_format.survey is not None:
         log_format = log_format.survey(sample, _values(path, content, log_format))
@@ -150,20 +155,21 @@ class _Gathered:
 def _gather(path: Path, content: Content, log_format: Format, rules: Rules) -> _Gathered:
     gathered = _Gathered()
     id_columns = [place.column for place in rules.columns.get("request_id", ())]
-    for number, read in enumerate(records(path, content, log_format)):
-        record = read.value
-        if record is None:
-            gathered.rejects.append(Reject(number, None, read.text, "unparsable_record", read.text or ""))
+    for number, read, prepared in _prepared(path, content, log_format):
+        if prepared is None:
+            text = kept_text(read, log_format)
+            gathered.rejects.append(Reject(number, None, text, "unparsable_record", text or ""))
             continue
-        gathered.keys |= record.keys()
+        gathered.keys |= (read.value or {}).keys()
+        if isinstance(prepared, Skipped):
+            gathered.skipped[prepared.reason] += 1
+            continue
         try:
-            prepared = log_format.prepare(record) if log_format.prepare else record
-            if isinstance(prepared, Skipped):
-                gathered.skipped[prepared.reason] += 1
-                continue
+            if isinstance(prepared, RejectedError):
+                raise prepared
             gathered.add(rules.row(prepared, number))
         except RejectedError as error:
-            line = read.text if read.text is not None else _as_line(record)
+            line = kept_line(read, prepared, log_format)
             gathered.rejects.append(Reject(number, error.column, shown(error.value), error.reason, line))
             continue
         gathered.names_ids = gathered.names_ids or any(prepared.get(name) is not None for name in id_columns)
@@ -174,13 +180,55 @@ def _values(path: Path, content: Content, log_format: Format) -> Iterator[Record
     return (read.value for read in records(path, content, log_format) if read.value is not None)
 
 
+Prepared = Record | Skipped | RejectedError | None
+"""A record as the rules want it; a reject that its format found; None where it cannot be read."""
+
+
+def _prepared(path: Path, content: Content, log_format: Format) -> Iterator[tuple[int, Read, Prepared]]:
+    """Every record with its number, as read and as prepared."""
+    reads = records(path, content, log_format)
+    if log_format.whole is not None:
+        # The lines themselves are let go: what is kept of a record is what the format keeps.
+        held = [Read(read.value, None if read.value is not None else read.text) for read in reads]
+        answers = iter(log_format.whole([read.value for read in held if read.value is not None]))
+        for number, read in enumerate(held):
+            yield number, read, None if read.value is None else next(answers)
+        return
+    for number, read in enumerate(reads):
+        yield number, read, _answer(read.value, log_format)
+
+
+def _answer(record: Record | None, log_format: Format) -> Prepared:
+    if record is None or log_format.prepare is None:
+        return record
+    try:
+        return log_format.prepare(record)
+    except RejectedError as error:
+        return error
+
+
 def lines_of(read: SourceRead, numbers: set[int]) -> dict[int, str]:
     """The text of the records ``numbers``: a second pass, for the few that turn out to be rejects later."""
     content = inspect(read.path, read.format)
-    wanted: Iterator[tuple[int, Read]] = (
-        (number, item) for number, item in enumerate(records(read.path, content, read.format)) if number in numbers
-    )
-    return {number: item.text or _as_line(item.value) for number, item in islice(wanted, len(numbers))}
+    wanted = (item for item in _prepared(read.path, content, read.format) if item[0] in numbers)
+    return {number: kept_line(item, prepared, read.format) for number, item, prepared in islice(wanted, len(numbers))}
+
+
+def kept_line(read: Read, prepared: Prepared, log_format: Format) -> str:
+    """What is kept of a reject: all of it, unless logs of this format hold prompts and answers."""
+    if log_format.private or log_format.whole:
+        return _as_line(prepared if isinstance(prepared, dict) else {})
+    return read.text if read.text is not None else _as_line(read.value)
+
+
+def kept_text(read: Read, log_format: Format) -> str | None:
+    """A line that cannot be read, cut before the first key that would hold a prompt or an answer."""
+    text = read.text
+    if text is None or not log_format.private:
+        return text
+    starts = [text.find(f'"{key}"') for key in log_format.private]
+    cut = min((start for start in starts if start >= 0), default=len(text))
+    return text if cut == len(text) else text[:cut] + "…"
 
 
 def _as_line(record: Record | None) -> str:
@@ -195,9 +243,8 @@ def _state(path: Path) -> tuple[int, int]:
 def _ignored(keys: set[str], log_format: Format, columns: Columns) -> tuple[str, ...]:
     used = {place.column for fields in columns.values() for place in fields}
     used |= {place.minus for fields in columns.values() for place in fields if isinstance(place, After) and place.minus}
-    used |= log_format.reads
     own = _OWN_COLUMNS if log_format.name == "native" else frozenset()
-    return tuple(sorted(keys - used - own))
+    return tuple(sorted(keys - used - own - set(log_format.reads)))
 
 
 def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tally, accepted: int) -> tuple[str, ...]:

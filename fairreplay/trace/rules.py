@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Final
 
 from fairreplay.errors import BadInputError
-from fairreplay.trace.fields import After, Columns, Epoch, Field, Ids, Integer, Real, Record, Relative, Wall
+from fairreplay.trace.fields import After, Columns, Epoch, Field, Ids, Integer, Real, Record, Relative, Tokens, Wall
 from fairreplay.trace.schema import (
     DEFAULT_TENANT,
     DEFAULT_TYPE,
@@ -226,21 +226,23 @@ class Rules:
 
     def _exact_instant(self, there: Found, *, arrival: bool) -> Number | None:
         place, value = there.field, there.value
-        if isinstance(value, Ticks):
-            if not isinstance(place, Wall):
+        if not isinstance(place, Wall):
+            if isinstance(value, Ticks):
                 raise UnparsableError
-            exact, zoned = parse_ticks(value, place.zone or self.reading.zone)
-        elif isinstance(place, Wall):
-            zone = place.zone or self.reading.zone
+            return self._exact_number(place, value, arrival=arrival)
+        zone = UTC if place.utc else place.zone or self.reading.zone
+        if isinstance(value, Ticks):
+            exact, zoned = parse_ticks(value, zone)
+        else:
             try:
                 exact, zoned = parse_pattern(value, place.pattern, zone) if place.pattern else parse_wall(value, zone)
             except UnparsableError:
                 if parse_number(value) == 0:
                     return None
-                raise
-        else:
-            return self._exact_number(place, value, arrival=arrival)
-        if not zoned and place.zone is None:
+                if place.epoch is None:
+                    raise
+                return self._exact_number(Epoch(place.column, place.epoch), value, arrival=arrival)
+        if not zoned and not place.utc and place.zone is None:
             self.tally.naive_columns.add(place.column)
         rounded_us(exact)
         return exact
@@ -249,7 +251,7 @@ class Rules:
         assert isinstance(place, Epoch | Relative)
         number = parse_number(value)
         if isinstance(place, Relative):
-            if number == 0 and not arrival:
+            if number == 0 and (place.monotonic or not arrival):
                 return None
             exact = add(self.reading.t0_us, microseconds(number, place.unit))
         else:
@@ -302,10 +304,10 @@ class Rules:
     ) -> None:
         """A TTFT of 0 with nothing generated is "no first token"; on a row that claims success it is a contradiction.
 
-        A served ``embed`` request answers with its only output: that is its first token.
+        A served ``embed`` request answers once, with all that it has: its first token is its end.
         """
         if type_ == "embed":
-            if status == "ok" and instants["first_token_at"] is None:
+            if status == "ok" and instants["finished_at"] is not None:
                 instants["first_token_at"] = instants["finished_at"]
             return
         if output or instants["first_token_at"] is None or instants["first_token_at"] != instants["arrived_at"]:
@@ -331,7 +333,10 @@ class Rules:
 
 
 def _column(there: Found | None) -> str | None:
-    return there.field.column if there is not None else None
+    if there is None:
+        return None
+    place = there.field
+    return place.source if isinstance(place, Tokens) and place.source else place.column
 
 
 def _span(place: After, value: object, record: Record) -> Number | None:

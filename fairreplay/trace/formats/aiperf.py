@@ -11,13 +11,15 @@ from fairreplay.trace.fields import After, Epoch, Format, Record, Sample, Skippe
 from fairreplay.trace.rules import RejectedError
 from fairreplay.trace.values import EXACT, UNIT_US, Number, Unit, UnparsableError, known, parse_number
 
-UNITS: Mapping[str, Unit] = {"ns": "ns", "us": "us", "ms": "ms", "s": "s", "sec": "s"} | {
-    f"{long}seconds": short for long, short in (("nano", "ns"), ("micro", "us"), ("milli", "ms"), ("", "s"))
+UNITS: Mapping[str, Unit] = {
+    **{"ns": "ns", "us": "us", "ms": "ms", "s": "s", "sec": "s"},
+    **{"nanoseconds": "ns", "microseconds": "us", "milliseconds": "ms", "seconds": "s"},
 }
 DURATIONS = ("time_to_first_token", "ttft", "request_latency")
 COUNTS = ("input_sequence_length", "output_sequence_length", "usage_prompt_cache_read_tokens")
 STARTS = ("request_start_ns", "timestamp_ns")
 REFUSED_CODES = ("429", "503")
+TEXTS = ("payload", "responses")
 
 
 def _object(value: object) -> Record:
@@ -65,7 +67,8 @@ def _prepare(record: Record) -> Record | Skipped:
     for name in COUNTS:
         metric = metrics.get(name)
         flat[f"metrics.{name}"] = metric.get("value") if isinstance(metric, dict) else metric
-    return record | flat | {"status": _status(metadata, record.get("error"))}
+    rest = {name: value for name, value in record.items() if name not in TEXTS}
+    return rest | flat | {"status": _status(metadata, record.get("error"))}
 
 
 def _matches(sample: Sample) -> bool:
@@ -81,7 +84,12 @@ AIPERF = Format(
     needs=("metadata.request_start_ns or .timestamp_ns", "metrics"),
     matches=_matches,
     prepare=_prepare,
-    reads=frozenset({"metadata", "metrics", "error"}),
+    private=TEXTS,
+    reads=(
+        "metadata",
+        "metrics",
+        "error",
+    ),
     columns={
         "request_id": (Text("metadata.x_request_id"),),
         "session_id": (Text("metadata.conversation_id"),),

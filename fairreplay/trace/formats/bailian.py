@@ -61,7 +61,7 @@ def _parents(records: Iterable[Record]) -> dict[int | str, int | str]:
     return parents
 
 
-def _survey(sample: Sample, records: Iterable[Record]) -> Format:
+def _survey(_: Sample, records: Iterable[Record]) -> Format:
     parents = _parents(records)
 
     def prepare(record: Record) -> Record | Skipped:
@@ -79,7 +79,10 @@ BAILIAN = Format(
     needs=NEEDS,
     survey=_survey,
     prefix_block_tokens=16,
-    reads=frozenset({"chat_id", "parent_chat_id"}),
+    reads=(
+        "chat_id",
+        "parent_chat_id",
+    ),
     columns={
         "request_id": (Text("request_id"),),
         "session_id": (Text("session_id"),),

@@ -36,7 +36,7 @@ def _tenant(payload: Record) -> object:
     return next((value for value in plain if known(value)), None)
 
 
-def _survey(sample: Sample, records: Iterable[Record]) -> Format:
+def _survey(_: Sample, records: Iterable[Record]) -> Format:
     """Tenant and type stand in payload records, before or after their request."""
     tenants: dict[object, object] = {}
     chats: set[object] = set()
@@ -60,7 +60,7 @@ def _survey(sample: Sample, records: Iterable[Record]) -> Format:
             return Skipped("not_a_request")
         request_id = _inner(event, "request").get("request_id")
         named = request_id if isinstance(request_id, str) else None
-        return record | _flat(event) | {"tenant": tenants.get(named), "type": "chat" if named in chats else None}
+        return _flat(event) | {"tenant": tenants.get(named), "type": "chat" if named in chats else None}
 
     sizes = {size for size in blocks if type(size) is int and size > 0}
     return replace(DYNAMO, prepare=prepare, prefix_block_tokens=sizes.pop() if len(sizes) == 1 else None)
@@ -107,8 +107,17 @@ DYNAMO = Format(
     needs=(f"schema = {SCHEMA}",),
     matches=_matches,
     survey=_survey,
-    reads=frozenset(
-        {"timestamp", "event", "schema", "event_type", "event_source", "request", "payload", "tool", "agent_context"}
+    private=("payload",),
+    reads=(
+        "timestamp",
+        "event",
+        "schema",
+        "event_type",
+        "event_source",
+        "request",
+        "payload",
+        "tool",
+        "agent_context",
     ),
     columns={
         "request_id": (Text("request.request_id"),),

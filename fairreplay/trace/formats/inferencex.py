@@ -22,7 +22,7 @@ INFERENCEX = Format(
     containers=("csv",),
     needs=("request_start_time", "output_tokens_actual", "success"),
     prepare=_prepare,
-    reads=frozenset({"success"}),
+    reads=("success",),
     columns={
         "tenant": (Text("user_id"),),
         "session_id": (Text("trace_id"),),

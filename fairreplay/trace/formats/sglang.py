@@ -12,6 +12,7 @@ from fairreplay.trace.rules import RejectedError
 from fairreplay.trace.values import UnparsableError, is_zero, known, parse_number, subtract
 
 REFUSED_CODES = ("429", "503")
+_TEXTS = ("text", "prompt", "messages", "input", "input_ids", "input_embeds", "image_data")
 
 
 def _parameters(record: Record) -> Record:
@@ -68,10 +69,14 @@ def _negated(value: object) -> object:
         return value
 
 
+def _first(parameters: Record, names: tuple[str, ...]) -> object:
+    return next((parameters[name] for name in names if known(parameters.get(name))), None)
+
+
 def _prepare(record: Record) -> Record | Skipped:
     parameters = _parameters(record)
     rank = record.get("dp_rank")
-    prepared = record | {
+    prepared = {name: value for name, value in record.items() if name != "request_parameters"} | {
         "tenant": _tenant(parameters),
         "priority": _negated(parameters.get("priority")),
         "session_id": next(
@@ -101,7 +106,13 @@ SGLANG = Format(
     needs=("request_parameters", "id", "finish_reason"),
     matches=_matches,
     prepare=_prepare,
-    reads=frozenset({"request_parameters", "finish_reason", "dp_rank", "response_sent_to_client_ts"}),
+    private=(*_TEXTS, *(f"{name}\\" for name in _TEXTS), "out"),
+    reads=(
+        "request_parameters",
+        "finish_reason",
+        "dp_rank",
+        "response_sent_to_client_ts",
+    ),
     columns={
         "request_id": (Text("id"),),
         "tenant": (Text("tenant"),),

@@ -76,9 +76,14 @@ TRTLLM = Format(
     matches=_matches,
     prepare=_prepare,
     lacks="no token counts; give a log that has them with --join FILE --on request_id",
-    reads=frozenset(
-        {"perf_metrics", "ctx_perf_metrics", "gen_perf_metrics", "disagg_request_id", "gen_server"}
-        | {"phases", "schema_version"}
+    reads=(
+        "perf_metrics",
+        "ctx_perf_metrics",
+        "gen_perf_metrics",
+        "disagg_request_id",
+        "gen_server",
+        "phases",
+        "schema_version",
     ),
     columns={
         "request_id": (Text("request_id"),),
