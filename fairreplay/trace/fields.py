@@ -132,8 +132,7 @@ class Format:
     the file and answers for each; ``survey`` is a first pass that only collects: from the first records and all records
     of a file it gives the format as it is for this file.
 
-    ``refuse`` says why a log of this format cannot be replayed at all, judging its first records; ``lacks`` says it of
-    every log of this format, unless another is joined to it.
+    ``refuse`` says why a log of this format cannot be replayed at all, judging its first records.
 
     ``private`` names keys that hold prompts and answers. A format that lists any keeps of a reject only what its
     ``prepare`` or ``whole`` let through. ``reads`` are the source's columns that they look into.
@@ -152,7 +151,6 @@ class Format:
     reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
     survey: Callable[[Sample, Iterable[Record]], Format] | None = None
-    lacks: str | None = None
     delimiter: str = ","
     header: bool = True
     """CSV: what parts the cells, and whether the first line names them (else ``c0``, ``c1``, ...)."""

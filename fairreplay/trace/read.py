@@ -13,7 +13,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.errors import BadInputError
+from fairreplay.errors import BadInputError, UsageError
 from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
@@ -96,12 +96,15 @@ def read_source(path: Path, reading: Reading, wanted: str | Format = "auto") -> 
     refused = log_format.refuse(content.sample) if log_format.refuse else None
     if refused is not None:
         raise BadInputError(f"{path}: {log_format.name}: {refused}; columns found: {listed(content.sample)}")
-    if log_format.lacks is not None:
-        raise BadInputError(f"{path}: {log_format.name}: {log_format.lacks}; columns found: {listed(content.sample)}")
     sample = sample_within(content.sample, log_format)
     if log_format.survey is not None:
-        log_format = log_format.survey(sample, _values(path, content, log_format))
+        log_format = _surveyed(path, content, log_format, sample)
     columns = log_format.columns_for(sample)
+    if "prompt_tokens" not in columns:
+        raise BadInputError(
+            f"{path}: {log_format.name}: no token counts; give a log that has them with --join FILE --on KEY; "
+            f"columns found: {listed(content.sample)}"
+        )
     rules = Rules(columns, reading, str(path), source)
     gathered = _gather(path, content, log_format, rules)
     if _state(path) != before:
@@ -176,8 +179,14 @@ def _gather(path: Path, content: Content, log_format: Format, rules: Rules) -> _
     return gathered
 
 
-def _values(path: Path, content: Content, log_format: Format) -> Iterator[Record]:
-    return (read.value for read in records(path, content, log_format) if read.value is not None)
+def _surveyed(path: Path, content: Content, log_format: Format, sample: Sample) -> Format:
+    """The format as it is for this file, after a first pass over its records."""
+    assert log_format.survey is not None
+    values = (read.value for read in records(path, content, log_format) if read.value is not None)
+    try:
+        return log_format.survey(sample, values)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 Prepared = Record | Skipped | RejectedError | None

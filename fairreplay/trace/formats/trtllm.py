@@ -1,12 +1,12 @@
 """TensorRT-LLM's perf metrics (NVIDIA/TensorRT-LLM, ``tensorrt_llm/serve/_perf_metrics_schema.py``), JSON lines.
 
-Seconds of a steady clock, aggregated or disaggregated serving. There are no token counts in it: a joined log has them,
-under the canonical names.
+Seconds of a steady clock, aggregated or disaggregated serving. No token counts, tenants or types are in it: a log that
+is joined to it has them.
 """
 
 from __future__ import annotations
 
-from fairreplay.trace.fields import Format, Record, Relative, Sample, Skipped, Text, Tokens
+from fairreplay.trace.fields import Format, Record, Relative, Sample, Skipped, Text
 from fairreplay.trace.values import is_zero
 
 _TIMING = "perf_metrics.timing_metrics"
@@ -75,7 +75,6 @@ TRTLLM = Format(
     needs=(f"{_TIMING}, ctx_perf_metrics or gen_perf_metrics",),
     matches=_matches,
     prepare=_prepare,
-    lacks="no token counts; give a log that has them with --join FILE --on request_id",
     reads=(
         "perf_metrics",
         "ctx_perf_metrics",
@@ -87,10 +86,6 @@ TRTLLM = Format(
     ),
     columns={
         "request_id": (Text("request_id"),),
-        "tenant": (Text("tenant"),),
-        "type": (Text("type"),),
-        "model": (Text("model"),),
-        "session_id": (Text("session_id"),),
         "replica": (Text("replica"),),
         "arrived_at": (
             Relative(f"{_TIMING}.server_arrival_time", "s"),
@@ -104,9 +99,6 @@ TRTLLM = Format(
             Relative("disagg_server_first_token_time", "s"),
         ),
         "finished_at": (Relative("last_token_time", "s"),),
-        "prompt_tokens": (Tokens("prompt_tokens"),),
-        "output_tokens": (Tokens("output_tokens"),),
-        "cached_tokens": (Tokens("cached_tokens"),),
         "status": (Text("status"),),
     },
 )
