@@ -6,7 +6,16 @@
 from __future__ import annotations
 
 from fairreplay.trace.fields import Epoch, Format, Record, Sample, Skipped, Text, Tokens
-from fairreplay.trace.nested import at, first_known, number_of, path_type, refused_by_message, total, unless_zero
+from fairreplay.trace.nested import (
+    at,
+    first_known,
+    number_of,
+    path_type,
+    private_keys,
+    refused_by_message,
+    total,
+    unless_zero,
+)
 from fairreplay.trace.values import known
 
 VERSION = 2
@@ -35,12 +44,12 @@ def _first(report: Record) -> object:
 
 
 def _refuse(sample: Sample) -> str | None:
-    versions = [at(record, "metadata", "version") for record in sample.records if _runs(record) is not None]
-    if any(number_of(version) == VERSION for version in versions):
-        return None
-    named = first_known(versions)
-    which = "without a version" if named is None else f"of version {str(named)[:20]}"
-    return f"a report {which}, and only version {VERSION} is read; write it again with a newer GuideLLM"
+    for record in sample.records:
+        version = at(record, "metadata", "version")
+        if _runs(record) is not None and number_of(version) != VERSION:
+            which = f"of version {str(version)[:20]}" if known(version) else "without a version"
+            return f"a report {which}, and only version {VERSION} is read; write it again with a newer GuideLLM"
+    return None
 
 
 def _explode(report: Record) -> list[object] | None:
@@ -101,7 +110,7 @@ GUIDELLM = Format(
     refuse=_refuse,
     explode=_explode,
     prepare=_prepare,
-    private=("request_args", "output", "reasoning_output", "tool_calls", "error", "traceback"),
+    private=private_keys("request_args", "output", "reasoning_output", "tool_calls"),
     columns={
         "request_id": (Text("request_id"),),
         "type": (Text("type"),),

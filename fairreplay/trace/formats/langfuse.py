@@ -8,6 +8,7 @@ from fairreplay.trace.nested import (
     first_known,
     opened,
     prefixed,
+    private_keys,
     refused_by_message,
     same_instant,
     total,
@@ -83,7 +84,7 @@ def _prepare(record: Record) -> Record | Skipped:
         # Langfuse's "input" leaves the cached part out: the prompt is all that is input.
         f"{usage_name} input": total(count for name, count in counts.items() if "input" in name),
         f"{usage_name} output": total(count for name, count in counts.items() if "output" in name),
-        "cached": first_known(
+        f"{usage_name} cached": first_known(
             counts.get(name) for name in ("input_cached_tokens", "input_cache_read", "cache_read_input_tokens")
         ),
         "status": status,
@@ -97,7 +98,7 @@ LANGFUSE = Format(
     needs=tuple(names[0] for names in NEEDS),
     matches=_matches,
     prepare=_prepare,
-    private=("input", "output", "metadata", "status_message", "statusMessage"),
+    private=private_keys("input", "output"),
     reads=(
         "metadata",
         "userId",
@@ -122,7 +123,7 @@ LANGFUSE = Format(
         "finished_at": (Wall("end_time", utc=True), Wall("endTime", utc=True)),
         "prompt_tokens": tuple(Tokens(f"{name} input", source=name) for name in ("usage_details", "usageDetails")),
         "output_tokens": tuple(Tokens(f"{name} output", source=name) for name in ("usage_details", "usageDetails")),
-        "cached_tokens": (Tokens("cached", source="usage_details"),),
+        "cached_tokens": tuple(Tokens(f"{name} cached", source=name) for name in ("usage_details", "usageDetails")),
         "status": (Text("status"),),
         "session_id": (Text("session_id"),),
     },

@@ -7,6 +7,7 @@ GenAI semantic conventions of OpenTelemetry.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -124,6 +125,8 @@ class Span:
     engine: bool = False
     genai: bool = False
     trace: Trace | None = None
+    first: Span | None = None
+    """The span of the same id that stands first: this one, unless it was exported twice."""
 
     def up(self) -> Iterator[Span]:
         """Itself, then its ancestors, nearest first."""
@@ -166,7 +169,7 @@ def _spans(records: Sequence[Record]) -> list[Span | None]:
             span.trace = traces.setdefault(trace_id, Trace())
             _tell(span, span.trace)
             if span_id is not None:
-                by_id.setdefault((trace_id, span_id), span)
+                span.first = by_id.setdefault((trace_id, span_id), span)
         spans.append(span)
     for known_span in spans:
         if known_span is not None and known_span.record["parentSpanId"] is not None:
@@ -201,7 +204,7 @@ def _cut_circles(spans: Iterable[Span | None]) -> None:
         settled.update(way)
 
 
-def _cover(spans: Iterable[Span | None]) -> None:
+def _cover(spans: Sequence[Span | None]) -> None:
     """Mark everything above an engine or GenAI span; a marked span's ancestors are marked already."""
     for span in spans:
         if span is not None and (span.engine or span.genai):
@@ -209,6 +212,9 @@ def _cover(spans: Iterable[Span | None]) -> None:
                 if above.covered:
                     break
                 above.covered = True
+    for span in spans:
+        if span is not None and span.first is not None:
+            span.covered = span.first.covered
 
 
 def _own_path_type(span: Span) -> str | None:
@@ -340,7 +346,7 @@ def _status(span: Span, *, finished: bool) -> str:
     if span.engine:
         if span.record["error"]:
             return "failed"
-    elif span.record["error"] or known(error) or (not span.genai and code is not None):
+    elif span.record["error"] or known(error) or (code is not None and code >= 400):
         if code is None:
             code = http_code(error)
         status = http_status(code) if code is not None else "failed"
@@ -363,7 +369,7 @@ OTLP = Format(
     matches=_matches,
     explode=_explode,
     whole=_whole,
-    private=("attributes", "events"),
+    private=re.compile(r'"(?:gen_ai\.(?:input|output|prompt|completion|system_instructions)|llm\.|input\.|output\.)'),
     reads=(
         "traceId",
         "spanId",
