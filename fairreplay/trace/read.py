@@ -231,13 +231,9 @@ def kept_line(read: Read, prepared: Prepared, log_format: Format) -> str:
 
 
 def kept_text(read: Read, log_format: Format) -> str | None:
-    """A line that cannot be read, cut before the first key that would hold a prompt or an answer."""
-    text = read.text
-    if text is None or not log_format.private:
-        return text
-    starts = [text.find(f'"{key}"') for key in log_format.private]
-    cut = min((start for start in starts if start >= 0), default=len(text))
-    return text if cut == len(text) else text[:cut] + "…"
+    """A line that cannot be read, cut before the first prompt or answer in it."""
+    begins = log_format.private.search(read.text) if log_format.private and read.text else None
+    return f"{read.text[: begins.start()]}…" if begins and read.text else read.text
 
 
 def _as_line(record: Record | None) -> str:
@@ -263,8 +259,9 @@ def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tall
         said.append(f"{', '.join(sorted(tally.naive_columns))} without zone, read as {reading.zone_name} (--tz)")
     for place in columns["arrived_at"]:
         if isinstance(place, Relative) and place.column in sample.columns:
+            whose = "of a monotonic clock whose 0 is" if place.monotonic else "from the log's own start,"
             start = iso(rounded_us(reading.t0_us))
-            said.append(f"{place.column} counts {place.unit} from the log's own start, taken as {start} (--t0)")
+            said.append(f"{place.column} counts {place.unit} {whose} taken as {start} (--t0)")
     for name, given, fallback in (("tenant", reading.tenant, DEFAULT_TENANT), ("type", reading.type_, DEFAULT_TYPE)):
         filled = tally.defaulted[name]
         if filled:

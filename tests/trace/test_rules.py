@@ -9,8 +9,8 @@ import pytest
 
 from fairreplay.errors import BadInputError
 from fairreplay.trace.fields import Columns, Sample
-from fairreplay.trace.formats.native import NATIVE
 from fairreplay.trace.formats import FORMATS
+from fairreplay.trace.formats.native import NATIVE
 from fairreplay.trace.formats.vtc import VTC
 from fairreplay.trace.rules import REASONS, Reading, RejectedError, Rules
 from fairreplay.trace.schema import COLUMNS
