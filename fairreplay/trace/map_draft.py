@@ -19,65 +19,27 @@ from fairreplay.trace.nested import number_of
 from fairreplay.trace.schema import TIME_COLUMNS
 from fairreplay.trace.values import Ticks, UnparsableError, magnitude, parse_wall
 
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "request_id": ("request_id", "x_request_id", "req_id", "requestid", "id"),
-    "arrived_at": (
-        *("arrived_at", "arrival_time", "request_received_ts", "start_time", "starttime", "request_start_time"),
-        *(
-            "launch_time",
-            "req_time",
-            "request_received",
-            "received_at",
-            "created_at",
-            "created",
-            "timestamp",
-            "ts",
-            "time",
-            "datetime",
-            "date",
-        ),
-    ),
-    "scheduled_at": ("scheduled_at", "scheduled_time", "scheduled_ts", "queue_time", "queue", "queued", "wait_time"),
-    "first_token_at": (
-        *("first_token_at", "first_token_time", "first_token_ts", "completion_start_time"),
-        *("ttft", "time_to_first_token", "first_token_latency"),
-    ),
-    "finished_at": (
-        *("finished_at", "finish_time", "end_time", "endtime", "completed_at", "last_token_ts"),
-        *("e2e_latency", "e2e", "total_time", "latency", "duration", "request_latency", "elapsed", "elapsed_time"),
-    ),
-    "prompt_tokens": (
-        "prompt_tokens",
-        "input_tokens",
-        "prompt_len",
-        "input_length",
-        "input_len",
-        "input_toks",
-        "tokens_in",
-    ),
-    "output_tokens": (
-        *("output_tokens", "completion_tokens", "generated_tokens", "generation_tokens"),
-        *("output_len", "output_length", "output_toks", "tokens_out"),
-    ),
-    "cached_tokens": ("cached_tokens", "cache_read_input_tokens", "cached_input_tokens"),
-    "tenant": (
-        "tenant",
-        "tenant_id",
-        "team",
-        "team_id",
-        "customer",
-        "org",
-        "organization_id",
-        "user",
-        "user_id",
-        "adapter_dir",
-    ),
-    "model": ("model", "model_name", "model_id", "model_group"),
-    "replica": ("replica", "pod", "instance", "upstream_host", "worker", "worker_id"),
-    "priority": ("priority",),
-    "session_id": ("session_id", "conversation_id", "chat_id"),
-    "prefix_ids": ("prefix_ids", "hash_ids"),
+_NAMES: Final[Mapping[str, str]] = {
+    "request_id": "request_id x_request_id req_id requestid id",
+    "arrived_at": "arrived_at arrival_time request_received_ts request_received start_time starttime request_start_time"
+    " launch_time req_time received_at created_at created timestamp ts time datetime date",
+    "scheduled_at": "scheduled_at scheduled_time scheduled_ts queue_time queue queued wait_time",
+    "first_token_at": "first_token_at first_token_time first_token_ts completion_start_time ttft time_to_first_token"
+    " first_token_latency",
+    "finished_at": "finished_at finish_time end_time endtime completed_at last_token_ts e2e_latency e2e total_time"
+    " latency duration request_latency elapsed elapsed_time",
+    "prompt_tokens": "prompt_tokens input_tokens prompt_len input_length input_len input_toks tokens_in",
+    "output_tokens": "output_tokens completion_tokens generated_tokens generation_tokens output_len output_length"
+    " output_toks tokens_out",
+    "cached_tokens": "cached_tokens cache_read_input_tokens cached_input_tokens",
+    "tenant": "tenant tenant_id team team_id customer org organization_id user user_id adapter_dir",
+    "model": "model model_name model_id model_group",
+    "replica": "replica pod instance upstream_host worker worker_id",
+    "priority": "priority",
+    "session_id": "session_id conversation_id chat_id",
+    "prefix_ids": "prefix_ids hash_ids",
 }
+"""Canonical column -> names of it in other logs, the likeliest first."""
 _STATUS_NAMES: Final = ("status_code", "http_status", "response_code", "code", "status")
 _NEEDED: Final = ("arrived_at", "prompt_tokens", "output_tokens")
 _UNITS: Final = (("ms", "ms"), ("us", "us"), ("ns", "ns"), ("s", "s"), ("sec", "s"), ("seconds", "s"))
@@ -180,7 +142,7 @@ def _columns(places: Sequence[_Place], taken: set[str]) -> tuple[list[str], list
     clocks: dict[str, list[str]] = {}
     lines = []
     for column, names in _NAMES.items():
-        place = _find([item for item in places if item.path not in taken], names)
+        place = _find([item for item in places if item.path not in taken], names.split())
         if place is None:
             if column in _NEEDED:
                 lines.append(f'# {column} = "..."    # needed, and not found')
