@@ -86,7 +86,8 @@ def _attributes(pairs: object, wanted: frozenset[str]) -> Record:
     for pair in _objects(pairs):
         key, value = pair.get("key"), _object(pair.get("value"))
         if isinstance(key, str) and (key in wanted or key.startswith(ENGINE_MARK)):
-            found[key] = first_known(value.get(name) for name in _SCALARS)
+            scalar = first_known(value.get(name) for name in _SCALARS)
+            found[key] = None if isinstance(scalar, dict | list) else scalar
     return found
 
 
@@ -114,68 +115,74 @@ def _hex(value: object) -> str | None:
 # -- the tree ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Span:
-    """A span among the others of the file. ``covered``: a row of an engine or a GenAI client is below it."""
+    """A span among the others of the file."""
 
     record: Record
     attributes: Record
-    parent: Span | None = None
-    covered: bool = False
-    engine: bool = False
-    genai: bool = False
+    engine: bool
+    genai: bool
     trace: Trace | None = None
     first: Span | None = None
     """The span of the same id that stands first: this one, unless it was exported twice."""
+    parent: Span | None = None
+    covered: bool = False
+    """A span of an engine or a GenAI client is below it."""
+    near: Record = field(default_factory=dict)
+    """What it says itself or, nearest first, one of its ancestors does: ``_INHERITED`` attributes, ``TYPE`` of the
+    operation, ``PATH`` type, an HTTP ``CODE`` of an error, whether the request is ``RECORDED`` there."""
 
-    def up(self) -> Iterator[Span]:
-        """Itself, then its ancestors, nearest first."""
-        span: Span | None = self
-        while span is not None:
-            yield span
-            span = span.parent
-
-    def above(self) -> Iterator[Span]:
-        return self.parent.up() if self.parent is not None else iter(())
+    @property
+    def above(self) -> Record:
+        """``near`` of the parent."""
+        return self.parent.near if self.parent is not None else {}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Trace:
     """What the spans of one trace say: every value of the shared attributes, the types of its servers' paths."""
 
-    values: dict[str, set[object]] = field(default_factory=dict)
+    values: dict[str, set[str]] = field(default_factory=dict)
     server_types: set[str] = field(default_factory=set)
 
-    def agreed(self, key: str) -> object:
+    def agreed(self, key: str) -> str | None:
         values = self.values.get(key, ())
         return next(iter(values)) if len(values) == 1 else None
 
 
+TYPE, PATH, CODE, RECORDED = "type", "path", "code", "recorded"
+_INHERITED: Final = (*_SHARED, "gen_ai.request.model")
+
+
 def _spans(records: Sequence[Record]) -> list[Span | None]:
-    """The spans with their parents and traces; None for a record that is no span."""
-    spans: list[Span | None] = []
+    """The spans in file order, knowing each other; None for a record that is no span."""
+    places = [_span(record) if "resource" in record else None for record in records]
+    spans = [span for span in places if span is not None]
     by_id: dict[tuple[object, object], Span] = {}
     traces: dict[object, Trace] = {}
-    for record in records:
-        attributes = record.get("attributes")
-        if "resource" not in record or not isinstance(attributes, dict):
-            spans.append(None)
-            continue
-        span = Span(record, attributes)
-        span.engine = record["name"] == ENGINE_NAME or any(key.startswith(ENGINE_MARK) for key in attributes)
-        span.genai = not span.engine and attributes.get("gen_ai.operation.name") in TYPES
-        trace_id, span_id = record["traceId"], record["spanId"]
+    for span in spans:
+        trace_id, span_id = span.record["traceId"], span.record["spanId"]
         if trace_id is not None:
             span.trace = traces.setdefault(trace_id, Trace())
             _tell(span, span.trace)
             if span_id is not None:
                 span.first = by_id.setdefault((trace_id, span_id), span)
-        spans.append(span)
-    for known_span in spans:
-        if known_span is not None and known_span.record["parentSpanId"] is not None:
-            known_span.parent = by_id.get((known_span.record["traceId"], known_span.record["parentSpanId"]))
-    _cut_circles(spans)
-    return spans
+    for span in spans:
+        if span.record["parentSpanId"] is not None:
+            span.parent = by_id.get((span.record["traceId"], span.record["parentSpanId"]))
+    order = _parents_first(spans)
+    _cover(spans)
+    for span in order:
+        facts = _facts(span)
+        span.near = span.above | facts if facts else span.above
+    return places
+
+
+def _span(record: Record) -> Span:
+    attributes = _object(record["attributes"])
+    engine = record["name"] == ENGINE_NAME or any(key.startswith(ENGINE_MARK) for key in attributes)
+    return Span(record, attributes, engine, not engine and attributes.get("gen_ai.operation.name") in TYPES)
 
 
 def _tell(span: Span, trace: Trace) -> None:
@@ -188,33 +195,47 @@ def _tell(span: Span, trace: Trace) -> None:
         trace.server_types.add(type_)
 
 
-def _cut_circles(spans: Iterable[Span | None]) -> None:
-    """A span that is its own ancestor has no parent: every walk upwards ends."""
+def _parents_first(spans: Iterable[Span]) -> list[Span]:
+    """The spans, each after its parent. One that is its own ancestor has none from here on."""
+    order: list[Span] = []
     settled: set[Span] = set()
     for start in spans:
-        way: list[Span] = []
-        on_way: set[Span] = set()
-        span = start
+        way: dict[Span, None] = {}
+        span: Span | None = start
         while span is not None and span not in settled:
-            way.append(span)
-            on_way.add(span)
-            if span.parent in on_way:
+            way[span] = None
+            if span.parent in way:
                 span.parent = None
             span = span.parent
         settled.update(way)
+        order += reversed(way)
+    return order
 
 
-def _cover(spans: Sequence[Span | None]) -> None:
-    """Mark everything above an engine or GenAI span; a marked span's ancestors are marked already."""
+def _cover(spans: Sequence[Span]) -> None:
+    """Mark everything above an engine or GenAI span; what is above a marked span is marked already."""
     for span in spans:
-        if span is not None and (span.engine or span.genai):
-            for above in span.above():
-                if above.covered:
-                    break
-                above.covered = True
+        above = span.parent if span.engine or span.genai else None
+        while above is not None and not above.covered:
+            above.covered = True
+            above = above.parent
     for span in spans:
-        if span is not None and span.first is not None:
+        if span.first is not None:
             span.covered = span.first.covered
+
+
+def _facts(span: Span) -> Record:
+    facts = {key: span.attributes[key] for key in _INHERITED if known(span.attributes.get(key))}
+    operation, path, code = span.attributes.get("gen_ai.operation.name"), _own_path_type(span), _own_code(span)
+    if operation in TYPES:
+        facts[TYPE] = TYPES[str(operation)]
+    if path is not None:
+        facts[PATH] = path
+    if code is not None and code >= 400:
+        facts[CODE] = code
+    if _is_refusal(span) or (span.genai and not span.covered):
+        facts[RECORDED] = True
+    return facts
 
 
 def _own_path_type(span: Span) -> str | None:
@@ -239,21 +260,17 @@ def _is_row(span: Span) -> bool:
         return True
     if span.genai:
         return not span.covered
-    if span.covered or not _is_refusal(span):
-        return False
-    return not any(_is_refusal(above) or (above.genai and not above.covered) for above in span.above())
+    return _is_refusal(span) and not span.covered and RECORDED not in span.above
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
 def _whole(records: Sequence[Record]) -> list[Record | Skipped]:
-    spans = _spans(records)
-    _cover(spans)
     name = _namer()
     return [
         Skipped("not_a_request") if span is None or not _is_row(span) else _row(span) | {"request_id": name(span)}
-        for span in spans
+        for span in _spans(records)
     ]
 
 
@@ -288,7 +305,7 @@ def _row(span: Span) -> Record:
     row: Record = {
         "tenant": _tenant(span),
         "type": _type(span),
-        "gen_ai.request.model": first_known(item.attributes.get("gen_ai.request.model") for item in span.up()),
+        "gen_ai.request.model": span.near.get("gen_ai.request.model"),
         "gen_ai.response.model": own.get("gen_ai.response.model"),
         "startTimeUnixNano": record["startTimeUnixNano"],
         "session.id": first_known(_shared(span, key) for key in SESSIONS),
@@ -314,7 +331,7 @@ def _row(span: Span) -> Record:
 
 def _shared(span: Span, key: str) -> object:
     """An attribute of the span, of its nearest ancestor that has it, or of its trace if all spans agree."""
-    near = first_known(item.attributes.get(key) for item in span.up())
+    near = span.near.get(key)
     return near if near is not None or span.trace is None else span.trace.agreed(key)
 
 
@@ -327,12 +344,8 @@ def _tenant(span: Span) -> object:
     return None
 
 
-def _type(span: Span) -> str | None:
-    for item in span.up():
-        operation = item.attributes.get("gen_ai.operation.name")
-        if operation in TYPES:
-            return TYPES[str(operation)]
-    type_ = next(filter(None, map(_own_path_type, span.up())), None)
+def _type(span: Span) -> object:
+    type_ = first_known((span.near.get(TYPE), span.near.get(PATH)))
     if type_ is not None:
         return type_
     if span.trace is not None and len(span.trace.server_types) == 1:
@@ -351,10 +364,8 @@ def _status(span: Span, *, finished: bool) -> str:
             code = http_code(error)
         status = http_status(code) if code is not None else "failed"
         return "failed" if status == "ok" else status
-    for above in span.above():
-        answer = _own_code(above)
-        if answer is not None and answer >= 400:
-            return "cancelled" if answer == 499 else "failed"
+    if CODE in span.above:
+        return "cancelled" if span.above[CODE] == 499 else "failed"
     return "ok" if finished else "unfinished"
 
 
