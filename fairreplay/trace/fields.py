@@ -6,7 +6,7 @@ A format is data. The one strict path (``rules``) turns a record and this declar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -136,7 +136,7 @@ class Format:
     matches: Callable[[Sample], bool] | None = None
     prepare: Callable[[Record], Record | Skipped] | None = None
     explode: Callable[[Record], list[object] | None] | None = None
-    whole: Callable[[Sequence[Record]], Sequence[Record | Skipped]] | None = None
+    whole: Callable[[Sequence[Record]], Iterable[Record | Skipped]] | None = None
     refuse: Callable[[Sample], str | None] | None = None
     private: re.Pattern[str] | None = None
     reads: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ GenAI semantic conventions of OpenTelemetry.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -51,7 +52,8 @@ _ATTRIBUTES: Final = frozenset(
 """What is read of a span; the rest, prompts and answers among it, is not kept."""
 _SHARED: Final = (*TENANTS, *USERS, *SESSIONS)
 _RESOURCE: Final = frozenset((*TENANTS, *USERS, *REPLICAS))
-_SCALARS: Final = ("stringValue", "intValue", "doubleValue", "boolValue")
+_NOTHING: Final[Record] = {}
+"""Shared by all that say nothing, and never changed."""
 _SERVER: Final = ("2", "SPAN_KIND_SERVER")
 _ERROR: Final = ("2", "STATUS_CODE_ERROR")
 
@@ -84,32 +86,37 @@ def _object(value: object) -> Record:
 def _attributes(pairs: object, wanted: frozenset[str]) -> Record:
     found: Record = {}
     for pair in _objects(pairs):
-        key, value = pair.get("key"), _object(pair.get("value"))
-        if isinstance(key, str) and (key in wanted or key.startswith(ENGINE_MARK)):
-            scalar = first_known(value.get(name) for name in _SCALARS)
-            found[key] = None if isinstance(scalar, dict | list) else scalar
+        key, value = pair.get("key"), pair.get("value")
+        if isinstance(key, str) and key in wanted and isinstance(value, dict):
+            scalar = next(iter(value.values()), None)  # {"stringValue": ...}, {"intValue": ...}: a value has one kind
+            if known(scalar) and not isinstance(scalar, dict | list):
+                found[key] = scalar
     return found
 
 
 def _lean(span: Record, resource: Record) -> Record:
+    name, pairs = span.get("name"), span.get("attributes")
+    latencies = any(str(pair.get("key")).startswith(ENGINE_MARK) for pair in _objects(pairs))
+    attributes = _attributes(pairs, _ATTRIBUTES)
     return {
         "traceId": _hex(span.get("traceId")),
         "spanId": _hex(span.get("spanId")),
         "parentSpanId": _hex(span.get("parentSpanId")),
-        "name": span.get("name"),
+        "engine": name == ENGINE_NAME or latencies,
+        "sglang": name != ENGINE_NAME and latencies,
         "server": str(span.get("kind")) in _SERVER,
         "error": str(_object(span.get("status")).get("code")) in _ERROR,
         "startTimeUnixNano": span.get("startTimeUnixNano"),
         "endTimeUnixNano": span.get("endTimeUnixNano"),
-        "attributes": _attributes(span.get("attributes"), _ATTRIBUTES),
-        "resource": resource,
+        "attributes": attributes or _NOTHING,
+        "resource": resource or _NOTHING,
     }
 
 
 def _hex(value: object) -> str | None:
     """An id, either case; none if it is empty or all zeros."""
     text = value.lower() if isinstance(value, str) else ""
-    return text if text.strip("0") else None
+    return sys.intern(text) if text.strip("0") else None
 
 
 # -- the tree ---------------------------------------------------------------------------------------------------------
@@ -129,14 +136,14 @@ class Span:
     parent: Span | None = None
     covered: bool = False
     """A span of an engine or a GenAI client is below it."""
-    near: Record = field(default_factory=dict)
+    near: Record = field(default_factory=lambda: _NOTHING)
     """What it says itself or, nearest first, one of its ancestors does: ``_INHERITED`` attributes, ``TYPE`` of the
     operation, ``PATH`` type, an HTTP ``CODE`` of an error, whether the request is ``RECORDED`` there."""
 
     @property
     def above(self) -> Record:
         """``near`` of the parent."""
-        return self.parent.near if self.parent is not None else {}
+        return self.parent.near if self.parent is not None else _NOTHING
 
 
 @dataclass(eq=False, slots=True)
@@ -180,8 +187,7 @@ def _spans(records: Sequence[Record]) -> list[Span | None]:
 
 
 def _span(record: Record) -> Span:
-    attributes = _object(record["attributes"])
-    engine = record["name"] == ENGINE_NAME or any(key.startswith(ENGINE_MARK) for key in attributes)
+    attributes, engine = _object(record["attributes"]), bool(record["engine"])
     return Span(record, attributes, engine, not engine and attributes.get("gen_ai.operation.name") in TYPES)
 
 
@@ -266,12 +272,10 @@ def _is_row(span: Span) -> bool:
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _whole(records: Sequence[Record]) -> list[Record | Skipped]:
+def _whole(records: Sequence[Record]) -> Iterator[Record | Skipped]:
     name = _namer()
-    return [
-        Skipped("not_a_request") if span is None or not _is_row(span) else _row(span) | {"request_id": name(span)}
-        for span in _spans(records)
-    ]
+    for span in _spans(records):
+        yield Skipped("not_a_request") if span is None or not _is_row(span) else _row(span, name(span))
 
 
 def _namer() -> Callable[[Span], str | None]:
@@ -299,10 +303,11 @@ def _namer() -> Callable[[Span], str | None]:
     return name
 
 
-def _row(span: Span) -> Record:
+def _row(span: Span, request_id: str | None) -> Record:
     own, record = span.attributes, span.record
     kind = 0 if span.engine else 1
     row: Record = {
+        "request_id": request_id,
         "tenant": _tenant(span),
         "type": _type(span),
         "gen_ai.request.model": span.near.get("gen_ai.request.model"),
@@ -350,8 +355,7 @@ def _type(span: Span) -> object:
         return type_
     if span.trace is not None and len(span.trace.server_types) == 1:
         return next(iter(span.trace.server_types))
-    sglang = span.engine and span.record["name"] != ENGINE_NAME
-    return "embed" if sglang and not any(known(span.attributes.get(name)) for name in OUTPUT) else None
+    return "embed" if span.record["sglang"] and not any(known(span.attributes.get(name)) for name in OUTPUT) else None
 
 
 def _status(span: Span, *, finished: bool) -> str:
@@ -385,7 +389,8 @@ OTLP = Format(
         "traceId",
         "spanId",
         "parentSpanId",
-        "name",
+        "engine",
+        "sglang",
         "server",
         "error",
         "attributes",
