@@ -122,8 +122,9 @@ class Format:
     ``needs`` names what a record of it has, for messages; ``matches`` is the test, by default that all of ``needs``
     are there. ``prepare`` rewrites a record where its fields depend on each other, or skips it. ``explode`` gives the
     records inside a document that holds a whole run, or None if it holds none. ``whole`` does what ``prepare`` does
-    where a record depends on others of the file: it gets all of them and answers for each. ``refuse`` says why a log of
-    this format cannot be replayed at all, judging its first records.
+    where a record depends on others of the file: it gets all of them and answers for each; its answers then go through
+    ``prepare``. ``tenant_from`` is the format with another field as the tenant, where that stands in other records than
+    the request's own. ``refuse`` says why a log of this format cannot be replayed at all, judging its first records.
 
     ``private`` finds where a prompt or an answer begins in a line. A format whose logs may hold any keeps of a reject
     only what its ``prepare`` or ``whole`` let through. ``reads`` are the source's columns that they look into.
@@ -137,6 +138,7 @@ class Format:
     prepare: Callable[[Record], Record | Skipped] | None = None
     explode: Callable[[Record], list[object] | None] | None = None
     whole: Callable[[Sequence[Record]], Iterable[Record | Skipped]] | None = None
+    tenant_from: Callable[[str], Format] | None = None
     refuse: Callable[[Sample], str | None] | None = None
     private: re.Pattern[str] | None = None
     reads: tuple[str, ...] = ()

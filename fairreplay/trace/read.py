@@ -172,15 +172,15 @@ def _gather(path: Path, content: Content, log_format: Format, rules: Rules) -> _
 
 def _prepared(path: Path, content: Content, log_format: Format) -> Iterator[tuple[int, Read, Record | Skipped | None]]:
     """Every record with its number, as read and as the rules want it; None where it cannot be read."""
-    reads = records(path, content, log_format)
+    reads, prepare = records(path, content, log_format), log_format.prepare
     if log_format.whole is not None:
         # The lines themselves are let go: what is kept of a record is what the format keeps.
         held = [Read(read.value, None if read.value is not None else read.text) for read in reads]
         answers = iter(log_format.whole([read.value for read in held if read.value is not None]))
         for number, read in enumerate(held):
-            yield number, read, None if read.value is None else next(answers)
+            answer = None if read.value is None else next(answers)
+            yield number, read, prepare(answer) if prepare is not None and isinstance(answer, dict) else answer
         return
-    prepare = log_format.prepare
     for number, read in enumerate(reads):
         record = read.value
         yield number, read, record if record is None or prepare is None else prepare(record)

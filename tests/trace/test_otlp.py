@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from fairreplay.errors import BadInputError
+from fairreplay.trace.containers import inspect, records
+from fairreplay.trace.formats.otlp import OTLP
 
 from .nested import Outcome, column, outcome
 
@@ -193,6 +195,20 @@ def test_a_trace_speaks_for_a_span_only_if_its_spans_agree(tmp_path: Path) -> No
         tmp_path, engine("1", "9"), span("2", attrs=blue), span("3", attrs=grey), span("4", trace="b", attrs=blue)
     )
     assert column(done.rows, "tenant", "session_id") == [("default", "s")]
+
+
+def test_another_attribute_may_name_the_tenant_anywhere_in_the_trace(tmp_path: Path) -> None:
+    own = {"tenant.id": "t", "customer": "own"}
+    lines = [export(engine("1", "2", attrs={"tenant.id": "t"})), export(span("2", attrs={"customer": 7}))]
+    lines += [export(engine("3", trace="b", attrs=own)), export(engine("4", trace="c"), customer="resource")]
+    path = tmp_path / "l"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert OTLP.tenant_from is not None
+    changed = OTLP.tenant_from("customer")
+    read = list(records(path, inspect(path), changed))
+    assert changed.whole is not None
+    rows = changed.whole([item.value for item in read if item.value is not None])
+    assert [row["tenant"] for row in rows if isinstance(row, dict)] == ["7", "own", "resource"]
 
 
 def test_type(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, NamedTuple
 
 from fairreplay.trace.fields import After, Epoch, Format, Record, Sample, Skipped, Text, Tokens
 from fairreplay.trace.nested import first_known, http_code, http_status, number_of, path_type, prefixed, unless_zero
@@ -44,34 +45,47 @@ FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 
 _ATTRIBUTES: Final = frozenset(
     (
-        *TENANTS, *USERS, *SESSIONS, *PATHS, *STATUS_CODES, *PROMPT, *OUTPUT, *CACHED, QUEUE, TTFT, E2E, FIRST_CHUNK,
+        *SESSIONS, *PATHS, *STATUS_CODES, *PROMPT, *OUTPUT, *CACHED, QUEUE, TTFT, E2E, FIRST_CHUNK,
         "gen_ai.operation.name", "gen_ai.request.model", "gen_ai.response.model", "gen_ai.request.id",
         "gen_ai.response.id", "error.type",
     )
 )  # fmt: skip
-"""What is read of a span; the rest, prompts and answers among it, is not kept."""
-_SHARED: Final = (*TENANTS, *USERS, *SESSIONS)
-_RESOURCE: Final = frozenset((*TENANTS, *USERS, *REPLICAS))
+"""What is read of a span besides tenants; the rest, prompts and answers among it, is not kept."""
+MODEL: Final = "gen_ai.request.model"
 _NOTHING: Final[Record] = {}
 """Shared by all that say nothing, and never changed."""
 _SERVER: Final = ("2", "SPAN_KIND_SERVER")
 _ERROR: Final = ("2", "STATUS_CODE_ERROR")
 
 
+class Names(NamedTuple):
+    """The attributes that name a tenant, in this order; users are the fall-backs."""
+
+    tenants: tuple[str, ...] = TENANTS
+    users: tuple[str, ...] = USERS
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What a span takes from its ancestors, or from all of its trace."""
+        return (*self.tenants, *self.users, *SESSIONS)
+
+
 # -- spans of a line --------------------------------------------------------------------------------------------------
 
 
-def _explode(line: Record) -> list[object] | None:
+def _explode(line: Record, names: Names) -> list[object] | None:
     """Every span of one export, in file order, with what is read of it."""
     if not isinstance(line.get("resourceSpans"), list):
         return None
     spans: list[object] = []
+    of_spans = _ATTRIBUTES.union(names.shared)
+    of_resources = frozenset((*names.tenants, *names.users, *REPLICAS))
     for group in _objects(line["resourceSpans"]):
-        resource = _attributes(_object(group.get("resource")).get("attributes"), _RESOURCE)
+        resource = _attributes(_object(group.get("resource")).get("attributes"), of_resources)
         for scope in _objects(first_known((group.get("scopeSpans"), group.get("instrumentationLibrarySpans")))):
             inside = scope.get("spans")
             for span in inside if isinstance(inside, list) else ():
-                spans.append(_lean(span, resource) if isinstance(span, dict) else span)
+                spans.append(_lean(span, resource, of_spans) if isinstance(span, dict) else span)
     return spans
 
 
@@ -94,10 +108,10 @@ def _attributes(pairs: object, wanted: frozenset[str]) -> Record:
     return found
 
 
-def _lean(span: Record, resource: Record) -> Record:
+def _lean(span: Record, resource: Record, wanted: frozenset[str]) -> Record:
     name, pairs = span.get("name"), span.get("attributes")
     latencies = any(str(pair.get("key")).startswith(ENGINE_MARK) for pair in _objects(pairs))
-    attributes = _attributes(pairs, _ATTRIBUTES)
+    attributes = _attributes(pairs, wanted)
     return {
         "traceId": _hex(span.get("traceId")),
         "spanId": _hex(span.get("spanId")),
@@ -137,8 +151,8 @@ class Span:
     covered: bool = False
     """A span of an engine or a GenAI client is below it."""
     near: Record = field(default_factory=lambda: _NOTHING)
-    """What it says itself or, nearest first, one of its ancestors does: ``_INHERITED`` attributes, ``TYPE`` of the
-    operation, ``PATH`` type, an HTTP ``CODE`` of an error, whether the request is ``RECORDED`` there."""
+    """What it says itself or, nearest first, one of its ancestors does: shared attributes and ``MODEL``, ``TYPE`` of
+    the operation, ``PATH`` type, an HTTP ``CODE`` of an error, whether the request is ``RECORDED`` there."""
 
     @property
     def above(self) -> Record:
@@ -159,10 +173,9 @@ class Trace:
 
 
 TYPE, PATH, CODE, RECORDED = "type", "path", "code", "recorded"
-_INHERITED: Final = (*_SHARED, "gen_ai.request.model")
 
 
-def _spans(records: Sequence[Record]) -> list[Span | None]:
+def _spans(records: Sequence[Record], names: Names) -> list[Span | None]:
     """The spans in file order, knowing each other; None for a record that is no span."""
     places = [_span(record) if "resource" in record else None for record in records]
     spans = [span for span in places if span is not None]
@@ -172,7 +185,7 @@ def _spans(records: Sequence[Record]) -> list[Span | None]:
         trace_id, span_id = span.record["traceId"], span.record["spanId"]
         if trace_id is not None:
             span.trace = traces.setdefault(trace_id, Trace())
-            _tell(span, span.trace)
+            _tell(span, span.trace, names.shared)
             if span_id is not None:
                 span.first = by_id.setdefault((trace_id, span_id), span)
     for span in spans:
@@ -180,8 +193,9 @@ def _spans(records: Sequence[Record]) -> list[Span | None]:
             span.parent = by_id.get((span.record["traceId"], span.record["parentSpanId"]))
     order = _parents_first(spans)
     _cover(spans)
+    inherited = (*names.shared, MODEL)
     for span in order:
-        facts = _facts(span)
+        facts = _facts(span, inherited)
         span.near = span.above | facts if facts else span.above
     return places
 
@@ -191,8 +205,8 @@ def _span(record: Record) -> Span:
     return Span(record, attributes, engine, not engine and attributes.get("gen_ai.operation.name") in TYPES)
 
 
-def _tell(span: Span, trace: Trace) -> None:
-    for key in _SHARED:
+def _tell(span: Span, trace: Trace, shared: Iterable[str]) -> None:
+    for key in shared:
         value = span.attributes.get(key)
         if known(value):
             trace.values.setdefault(key, set()).add(str(value))
@@ -230,8 +244,8 @@ def _cover(spans: Sequence[Span]) -> None:
             span.covered = span.first.covered
 
 
-def _facts(span: Span) -> Record:
-    facts = {key: span.attributes[key] for key in _INHERITED if known(span.attributes.get(key))}
+def _facts(span: Span, inherited: Iterable[str]) -> Record:
+    facts = {key: span.attributes[key] for key in inherited if known(span.attributes.get(key))}
     operation, path, code = span.attributes.get("gen_ai.operation.name"), _own_path_type(span), _own_code(span)
     if operation in TYPES:
         facts[TYPE] = TYPES[str(operation)]
@@ -272,10 +286,13 @@ def _is_row(span: Span) -> bool:
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _whole(records: Sequence[Record]) -> Iterator[Record | Skipped]:
+def _whole(records: Sequence[Record], names: Names) -> Iterator[Record | Skipped]:
     name = _namer()
-    for span in _spans(records):
-        yield Skipped("not_a_request") if span is None or not _is_row(span) else _row(span, name(span))
+    for span in _spans(records, names):
+        if span is None or not _is_row(span):
+            yield Skipped("not_a_request")
+        else:
+            yield _row(span, names) | {"request_id": name(span)}
 
 
 def _namer() -> Callable[[Span], str | None]:
@@ -303,21 +320,20 @@ def _namer() -> Callable[[Span], str | None]:
     return name
 
 
-def _row(span: Span, request_id: str | None) -> Record:
+def _row(span: Span, names: Names) -> Record:
     own, record = span.attributes, span.record
     kind = 0 if span.engine else 1
     row: Record = {
-        "request_id": request_id,
-        "tenant": _tenant(span),
+        "tenant": _tenant(span, names),
         "type": _type(span),
-        "gen_ai.request.model": span.near.get("gen_ai.request.model"),
+        MODEL: span.near.get(MODEL),
         "gen_ai.response.model": own.get("gen_ai.response.model"),
         "startTimeUnixNano": record["startTimeUnixNano"],
         "session.id": first_known(_shared(span, key) for key in SESSIONS),
     }
-    for names in (PROMPT, OUTPUT):
+    for both in (PROMPT, OUTPUT):
         # The engines' own name first for an engine, the conventions' for a client; each falls back on the other.
-        name = next((name for name in (names[kind], names[1 - kind]) if known(own.get(name))), names[kind])
+        name = next((name for name in (both[kind], both[1 - kind]) if known(own.get(name))), both[kind])
         row[name] = own.get(name)
     row["cached_tokens"] = first_known(own.get(name) for name in CACHED)
     end = unless_zero(record["endTimeUnixNano"])
@@ -340,12 +356,12 @@ def _shared(span: Span, key: str) -> object:
     return near if near is not None or span.trace is None else span.trace.agreed(key)
 
 
-def _tenant(span: Span) -> object:
+def _tenant(span: Span, names: Names) -> object:
     resource = _object(span.record["resource"])
-    for key in (*TENANTS, *USERS):
+    for key in (*names.tenants, *names.users):
         value = first_known((_shared(span, key), resource.get(key)))
         if value is not None:
-            return prefixed("user", value) if key in USERS else value
+            return prefixed("user", value) if key in names.users else value
     return None
 
 
@@ -377,13 +393,20 @@ def _matches(sample: Sample) -> bool:
     return any("resourceSpans" in record for record in sample.records)
 
 
+def _tenant_from(attribute: str) -> Format:
+    """The format with this attribute as the tenant, wherever in a request's trace it stands."""
+    names = Names((attribute,), ())
+    return replace(OTLP, explode=partial(_explode, names=names), whole=partial(_whole, names=names))
+
+
 OTLP = Format(
     name="otlp",
     containers=("jsonl", "document"),
     needs=("resourceSpans",),
     matches=_matches,
-    explode=_explode,
-    whole=_whole,
+    explode=partial(_explode, names=Names()),
+    whole=partial(_whole, names=Names()),
+    tenant_from=_tenant_from,
     private=re.compile(r'"(?:gen_ai\.(?:input|output|prompt|completion|system_instructions)|llm\.|input\.|output\.)'),
     reads=(
         "traceId",
@@ -401,7 +424,7 @@ OTLP = Format(
         "request_id": (Text("request_id"),),
         "tenant": (Text("tenant"),),
         "type": (Text("type"),),
-        "model": (Text("gen_ai.request.model"), Text("gen_ai.response.model")),
+        "model": (Text(MODEL), Text("gen_ai.response.model")),
         "replica": (Text("replica"),),
         "arrived_at": (Epoch("startTimeUnixNano", "ns"),),
         "scheduled_at": (After(QUEUE, "s"),),

@@ -13,6 +13,7 @@ from fairreplay.trace.nested import first_known, number_of, private_keys, total,
 from fairreplay.trace.values import known
 
 ARRAYS = ("start_times", "ttfts", "latencies", "itls", "server_queue_times", "input_lens", "output_lens", "errors")
+ARRAYS_SHOWN = 10
 REFUSED = ("Too Many Requests", "Service Unavailable")
 CHAT = ("openai-chat", "openai-responses")
 
@@ -36,7 +37,9 @@ def _matches(sample: Sample) -> bool:
 def _refuse(sample: Sample) -> str | None:
     if any("start_times" in _arrays(record) for record in sample.records):
         return None
-    return "no arrival time; FairReplay cannot replay it (run with --save-detailed)"
+    arrays = sorted({name for record in sample.records for name, value in record.items() if isinstance(value, list)})
+    found = f" (of each request only {', '.join(arrays[:ARRAYS_SHOWN])}; run with --save-detailed)"
+    return "no arrival time; FairReplay cannot replay it" + found
 
 
 def _explode(document: Record) -> list[object] | None:
