@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -9,6 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_full(error: BaseException) -> bool:
+    """The disk, the quota or the largest allowed file is full. Polars' own errors carry the number in their text."""
+    number = getattr(error, "errno", None)
+    return number in _FULL or any(f"(os error {full})" in str(error) for full in _FULL)
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:

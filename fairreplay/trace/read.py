@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,9 +13,11 @@ from typing import Final
 import polars as pl
 
 from fairreplay.errors import BadInputError
+from fairreplay.trace.asked import OUTSIDE, Applied, Asked
 from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect
-from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
+from fairreplay.trace.fields import After, Columns, Format, Relative, Sample, Skipped
+from fairreplay.trace.redact import Keeping
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
 from fairreplay.trace.values import iso, rounded_us
@@ -25,6 +26,7 @@ BATCH_ROWS: Final = 1 << 15
 CLOCK_BACK_US: Final = 3_600_000_000
 """A clock that jumps back by more than an hour has been restarted."""
 RUNS_NAMED_MAX: Final = 10
+NOTHING_ASKED: Final = Asked()
 _OWN_COLUMNS: Final = frozenset({"seq", "source"})
 _STAGED: Final = {
     name: pl.Int64() if name in TIME_COLUMNS else dtype for name, dtype in SCHEMA.items() if name != "source"
@@ -69,6 +71,13 @@ class SourceRead:
     clamped: int
     out_of_order: int
     runs: tuple[str, ...]
+    applied: Applied
+    """What was asked for beyond the log, and what came of it."""
+
+    @property
+    def records(self) -> int:
+        """Everything read."""
+        return self.rows + sum(self.skipped.values())
 
     @property
     def rows(self) -> int:
@@ -82,7 +91,7 @@ def content_id(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
-def read_source(path: Path, reading: Reading, wanted: str = "auto") -> SourceRead:
+def read_source(path: Path, reading: Reading, wanted: str = "auto", asked: Asked = NOTHING_ASKED) -> SourceRead:
     """Read ``path`` as format ``wanted`` (``auto``: as what it is).
 
     Raises:
@@ -94,12 +103,16 @@ def read_source(path: Path, reading: Reading, wanted: str = "auto") -> SourceRea
     content = inspect(path)
     log_format = detect(path, content.sample, wanted)
     sample = sample_within(content.sample, log_format)
-    columns = log_format.columns_for(sample)
+    applied = Applied(asked, log_format, sample, str(path))
+    log_format, columns = applied.format, applied.columns
     rules = Rules(columns, reading, str(path), source)
-    gathered = _gather(path, content, log_format, rules)
+    gathered = _gather(path, content, log_format, rules, applied.keeping)
+    applied.check()
     if _state(path) != before:
         raise BadInputError(f"{path}: changed while it was read; ingest it when it is complete")
-    frame = gathered.frame(source)
+    frame = applied.rows(gathered.frame(source))
+    if applied.outside:
+        gathered.skipped[OUTSIDE] += applied.outside
     arrivals = frame["arrived_at"].cast(pl.Int64)
     return SourceRead(
         path=path,
@@ -115,6 +128,7 @@ def read_source(path: Path, reading: Reading, wanted: str = "auto") -> SourceRea
         clamped=rules.tally.clamped,
         out_of_order=int((arrivals < arrivals.cum_max()).sum()),
         runs=_runs(frame, arrivals),
+        applied=applied,
     )
 
 
@@ -145,13 +159,14 @@ class _Gathered:
         return staged.with_columns(*times, source=pl.lit(source)).select(COLUMNS)
 
 
-def _gather(path: Path, content: Content, log_format: Format, rules: Rules) -> _Gathered:
+def _gather(path: Path, content: Content, log_format: Format, rules: Rules, keeping: Keeping) -> _Gathered:
     gathered = _Gathered()
     id_columns = [place.column for place in rules.columns.get("request_id", ())]
     for number, read in enumerate(records(path, content, log_format)):
         record = read.value
         if record is None:
-            gathered.rejects.append(Reject(number, None, read.text, "unparsable_record", read.text or ""))
+            line = keeping.broken(read.text or "")
+            gathered.rejects.append(Reject(number, None, line, "unparsable_record", line))
             continue
         gathered.keys |= record.keys()
         prepared = log_format.prepare(record) if log_format.prepare else record
@@ -161,8 +176,9 @@ def _gather(path: Path, content: Content, log_format: Format, rules: Rules) -> _
         try:
             gathered.add(rules.row(prepared, number))
         except RejectedError as error:
-            line = read.text if read.text is not None else _as_line(record)
-            gathered.rejects.append(Reject(number, error.column, shown(error.value), error.reason, line))
+            line = keeping.line(record, read.text, content.sample.container == "csv")
+            value = keeping.value(error.column, shown(error.value))
+            gathered.rejects.append(Reject(number, error.column, value, error.reason, line))
             continue
         gathered.names_ids = gathered.names_ids or any(record.get(name) is not None for name in id_columns)
     return gathered
@@ -171,14 +187,12 @@ def _gather(path: Path, content: Content, log_format: Format, rules: Rules) -> _
 def lines_of(read: SourceRead, numbers: set[int]) -> dict[int, str]:
     """The text of the records ``numbers``: a second pass, for the few that turn out to be rejects later."""
     content = inspect(read.path)
+    is_csv = content.sample.container == "csv"
     wanted: Iterator[tuple[int, Read]] = (
         (number, item) for number, item in enumerate(records(read.path, content, read.format)) if number in numbers
     )
-    return {number: item.text or _as_line(item.value) for number, item in islice(wanted, len(numbers))}
-
-
-def _as_line(record: Record | None) -> str:
-    return json.dumps(record, ensure_ascii=False, default=str)
+    keeping = read.applied.keeping
+    return {number: keeping.line(item.value or {}, item.text, is_csv) for number, item in islice(wanted, len(numbers))}
 
 
 def _state(path: Path) -> tuple[int, int]:
