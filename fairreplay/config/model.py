@@ -135,10 +135,23 @@ class TypeTable(Table):
     """``[types.NAME]`` declares a request type; its keys come with the controls that read them."""
 
 
-TextColumn = Literal["request_id", "tenant", "type", "model", "replica", "status", "precision", "session_id"]
-CountColumn = Literal[
-    "prompt_tokens", "output_tokens", "cached_tokens", "recomputed_tokens", "priority", "preemptions"
+RuleColumn = Literal[
+    "request_id",
+    "tenant",
+    "type",
+    "model",
+    "replica",
+    "status",
+    "precision",
+    "session_id",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "recomputed_tokens",
+    "priority",
+    "preemptions",
 ]
+_COUNTS = frozenset(name for name in get_args(RuleColumn) if name.endswith("_tokens")) | {"priority", "preemptions"}
 
 
 class TypeCondition(Table):
@@ -149,7 +162,7 @@ class TypeCondition(Table):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
-    column: TextColumn | CountColumn
+    column: RuleColumn
     min: float | None = None
     max: float | None = None
     regex: str | None = None
@@ -158,7 +171,7 @@ class TypeCondition(Table):
     @model_validator(mode="after")
     def _fits(self) -> TypeCondition:
         numeric, textual = (self.min, self.max), (self.regex, self.in_)
-        is_text = self.column in get_args(TextColumn)
+        is_text = self.column not in _COUNTS
         if any(given is not None for given in (numeric if is_text else textual)):
             raise ValueError(f"{self.column} takes {'regex or in' if is_text else 'min or max'}")
         if all(given is None for given in (*numeric, *textual)):

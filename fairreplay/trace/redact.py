@@ -55,6 +55,7 @@ _FORMS = re.compile(
     """,
     re.VERBOSE,
 )
+_BETWEEN = re.compile(r"(?:[\s\d.,:{}\[\]+\-]|[eE](?=[+\-\d])|true|false|null)*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?', re.DOTALL)
 
 
@@ -117,7 +118,7 @@ class Keeping:
         """The value that a reject names, as it is kept."""
         if value is None or column is None:
             return value
-        if column in self._hides or holds_text(column) and not _FORMS.fullmatch(value):
+        if column in self._hides or ((holds_text(column) or not self._by_name) and not _FORMS.fullmatch(value)):
             return _mark(value)
         return value
 
@@ -127,7 +128,7 @@ class Keeping:
         at, key = 0, ""
         for found in _STRING.finditer(text):
             between = text[at : found.start()]
-            pieces.append(between if not re.search(r"[^\W\d_]{6,}", between) else " … ")
+            pieces.append(between if _BETWEEN.fullmatch(between) else " … ")
             body = found.group()
             if found.group(1):
                 key = body[1 : body.rindex('"')]
@@ -135,9 +136,9 @@ class Keeping:
             else:
                 pieces.append(self._kept_string(key, body))
             at = found.end()
-        rest = text[at:]
-        pieces.append(rest if len(rest) <= BROKEN_CHARACTERS_MAX and '"' not in rest else _mark(rest))
-        return "".join(pieces)
+        between, quote, begun = text[at:].partition('"')
+        pieces.append(between if _BETWEEN.fullmatch(between) else " … ")
+        return "".join(pieces) + (quote + _mark(begun) if begun else quote)
 
     def _kept_string(self, key: str, body: str) -> str:
         """A quoted string of a broken line; one that is JSON itself, broken or not, is cut in the same way."""
@@ -177,7 +178,7 @@ class Keeping:
             return False
         if _FORMS.fullmatch(text) or key in self._reads:
             return True
-        return self._by_name and _is_name_key(key) and text[:1] not in ("{", "[")
+        return self._by_name and _is_name_key(key) and _KEY.fullmatch(text) is not None
 
 
 def _mark(text: str) -> str:
