@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,16 +10,15 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Final
 
-import orjson
-import polars as pl
-
 from fairreplay.errors import BadInputError, UsageError
-from fairreplay.store.duplicates import settle
-from fairreplay.store.files import replace_bytes
+from fairreplay.store.draft import Draft
+from fairreplay.store.duplicates import find_repeats
+from fairreplay.store.files import replace_file
 from fairreplay.store.manifest import MANIFEST_NAME, Segment
+from fairreplay.store.rejects import RejectLines
 from fairreplay.store.store import LOCK_NAME, Store, check_vacant, create_store, lock_folder, make_folder, open_store
-from fairreplay.trace.read import Reject, SourceRead, content_id, lines_of, read_source
-from fairreplay.trace.rules import REASONS, Reading
+from fairreplay.trace.read import Reject, SourceFacts, SourceReader, content_id, lines_of
+from fairreplay.trace.rules import Reading
 from fairreplay.trace.schema import COLUMNS
 from fairreplay.trace.values import iso
 
@@ -142,105 +140,96 @@ def _ingest_one(store: Store, file: Path, options: IngestOptions) -> SourceSumma
         stored = store.manifest.segment(source)
         if stored is not None:
             return SourceSummary(str(file), stored, "same bytes", already=True)
-        read = read_source(file, options.reading, options.format)
+        reader = SourceReader(file, options.reading, options.format)
     except OSError as error:
         raise BadInputError(f"{file}: cannot be read ({error.strerror}); check its permissions") from None
-    settled = settle(read.frame, _stored_rows(store, read))
-    lines = lines_of(read, {number for number, _ in settled.conflicts}) if settled.conflicts else {}
-    conflicts = [
-        Reject(number, "request_id", request_id, "conflicting_duplicate", lines[number])
-        for number, request_id in settled.conflicts
-    ]
-    rejects = sorted((*read.rejects, *conflicts), key=lambda reject: reject.row)
-    _check_rate(read, rejects, options.max_reject_rate)
-    segment = _segment(read, settled.kept, settled.duplicates, rejects)
-    segment = store.add_segment(segment, settled.kept, [reject.as_dict() for reject in rejects])
-    why = f"{read.container} with {', '.join(read.format.needs)}"
+    with store.draft(source) as (rows, rejects):
+        for block in reader.blocks():
+            rows.add(block.frame)
+            rejects.add(block.rejects)
+        facts = reader.facts()
+        duplicates = _settle(store, facts, rows, rejects)
+        _check_rate(facts, rejects, options.max_reject_rate)
+        rows.finish()
+        rejects.finish()
+        segment = store.commit(_segment(facts, rows, duplicates, rejects))
+    why = f"{facts.container} with {', '.join(facts.format.needs)}"
     return SourceSummary(str(file), segment, why, already=False)
 
 
-def _stored_rows(store: Store, read: SourceRead) -> pl.DataFrame:
-    """Stored rows that share a request id with the source. Ids made by the reader never do."""
-    if read.own_ids:
-        return read.frame.clear()
-    wanted = read.frame["request_id"].unique()
-    return pl.concat([read.frame.clear(), store.rows_with_ids(wanted)])
+def _settle(store: Store, facts: SourceFacts, rows: Draft, rejects: RejectLines) -> int:
+    """Drop what repeats an earlier row, here or in the store; the number of equal ones. Others become rejects.
+
+    Ids made by the reader repeat nowhere.
+    """
+    if facts.own_ids:
+        return 0
+    repeats = find_repeats(
+        rows.hashes(), rows.frames, lambda: store.row_groups(["request_id"]), store.row_groups, rows.path
+    )
+    rows.drop(repeats.dropped)
+    if repeats.conflicts:
+        lines = lines_of(facts, [number for number, _ in repeats.conflicts])
+        rejects.merge(
+            Reject(number, "request_id", request_id, "conflicting_duplicate", line)
+            for (number, request_id), line in zip(repeats.conflicts, lines, strict=True)
+        )
+    return repeats.duplicates
 
 
-def _check_rate(read: SourceRead, rejects: list[Reject], rate_max: float) -> None:
+def _check_rate(facts: SourceFacts, rejects: RejectLines, rate_max: float) -> None:
     """Too many rejects: the log is not what it was taken for. They are left beside it for reading."""
-    if not rejects or len(rejects) <= rate_max * read.rows:
+    first = rejects.first
+    if first is None or rejects.count <= rate_max * facts.rows:
         return
-    beside = read.path.with_name(read.path.name + REJECTS_SUFFIX)
+    beside = facts.path.with_name(facts.path.name + REJECTS_SUFFIX)
     where = f"see {beside}"
     try:
-        replace_bytes(beside, b"".join(_reject_line(read, reject) for reject in rejects))
+        replace_file(beside, lambda path: rejects.copy_to(path, {"file": facts.path.name, "source": facts.source}))
     except OSError as error:
         where = f"{beside} could not be written ({error.strerror})"
-    first = rejects[0]
     at = f"row {first.row}" + (f", column {first.column}" if first.column else "")
+    by_reason = ", ".join(f"{reason} {count}" for reason, count in rejects.reasons().items())
     raise BadInputError(
-        f"{read.path}: {len(rejects)} of {read.rows} rows rejected ({_by_reason(rejects)}), more than "
+        f"{facts.path}: {rejects.count} of {facts.rows} rows rejected ({by_reason}), more than "
         f"--max-reject-rate {rate_max:g}; first: {at}; {where}; nothing was stored"
     )
 
 
-def _reject_line(read: SourceRead, reject: Reject) -> bytes:
-    return orjson.dumps({"file": read.path.name, "source": read.source, **reject.as_dict()}) + b"\n"
-
-
-def _by_reason(rejects: Sequence[Reject]) -> str:
-    return ", ".join(f"{reason} {count}" for reason, count in _reasons(rejects).items())
-
-
-def _reasons(rejects: Sequence[Reject]) -> dict[str, int]:
-    counts = Counter(reject.reason for reject in rejects)
-    return {reason: counts[reason] for reason in REASONS if counts[reason]}
-
-
-def _segment(read: SourceRead, kept: pl.DataFrame, duplicates: int, rejects: list[Reject]) -> Segment:
-    arrivals = kept["arrived_at"].cast(pl.Int64)
+def _segment(facts: SourceFacts, rows: Draft, duplicates: int, rejects: RejectLines) -> Segment:
+    first_us, last_us = rows.period_us
     return Segment(
-        source=read.source,
-        name=read.path.name,
-        format=read.format.name,
-        rows=read.rows,
-        accepted=kept.height,
-        rejected=len(rejects),
+        source=facts.source,
+        name=facts.path.name,
+        format=facts.format.name,
+        rows=facts.rows,
+        accepted=rows.rows,
+        rejected=rejects.count,
         duplicates=duplicates,
         file_bytes=0,
         file_sha256="",
-        skipped=read.skipped,
-        rejects=_reasons(rejects),
-        first_arrival=_iso(arrivals.min()),
-        last_arrival=_iso(arrivals.max()),
-        assumptions=read.assumptions,
-        unknown_columns=read.ignored_columns,
-        empty_columns=tuple(name for name in COLUMNS if kept.height and kept[name].null_count() == kept.height),
-        out_of_order=read.out_of_order,
-        clamped=read.clamped,
-        runs=read.runs,
-        prefix_block_tokens=read.format.prefix_block_tokens,
+        skipped=facts.skipped,
+        rejects=rejects.reasons(),
+        first_arrival=None if first_us is None else iso(first_us),
+        last_arrival=None if last_us is None else iso(last_us),
+        assumptions=facts.assumptions,
+        unknown_columns=facts.ignored_columns,
+        empty_columns=tuple(name for name in COLUMNS if rows.rows and name not in rows.filled_columns),
+        out_of_order=facts.out_of_order,
+        clamped=facts.clamped,
+        runs=facts.runs,
+        prefix_block_tokens=facts.format.prefix_block_tokens,
     )
 
 
-def _iso(instant_us: object) -> str | None:
-    return iso(instant_us) if isinstance(instant_us, int) else None
-
-
 def _summary(store: Store, store_path: Path, done: Sequence[SourceSummary]) -> IngestSummary:
-    frame = store.requests_of([item.segment.source for item in done])
+    stored = [item.segment.source for item in done]
     instants = [item.segment for item in done if item.segment.first_arrival is not None]
     return IngestSummary(
         sources=tuple(done),
-        tenants=_counted(frame, "tenant"),
-        types=_counted(frame, "type"),
+        tenants=store.counted(stored, "tenant"),
+        types=store.counted(stored, "type"),
         first_arrival=min((str(item.first_arrival) for item in instants), default=None),
         last_arrival=max((str(item.last_arrival) for item in instants), default=None),
         store=os.fspath(store_path),
     )
-
-
-def _counted(frame: pl.DataFrame, column: str) -> dict[str, int]:
-    counts = frame.group_by(column).len().sort(column)
-    return dict(zip(counts[column], counts["len"], strict=True))

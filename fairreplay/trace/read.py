@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +13,16 @@ import polars as pl
 
 from fairreplay.errors import BadInputError
 from fairreplay.trace.asked import OUTSIDE, Applied, Asked
-from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
+from fairreplay.trace.containers import Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect
 from fairreplay.trace.fields import After, Columns, Format, Relative, Sample, Skipped
-from fairreplay.trace.redact import Keeping
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
 from fairreplay.trace.values import iso, rounded_us
 
-BATCH_ROWS: Final = 1 << 15
+BATCH_ROWS: Final = 1 << 13
+BATCH_CHARACTERS: Final = 1 << 24
+"""Records that are read one by one are gathered into blocks of at most so many."""
 CLOCK_BACK_US: Final = 3_600_000_000
 """A clock that jumps back by more than an hour has been restarted."""
 RUNS_NAMED_MAX: Final = 10
@@ -54,15 +54,26 @@ class Reject:
 
 
 @dataclass(frozen=True)
-class SourceRead:
-    """A source read to its end. ``frame`` has the canonical columns in file order, duplicates not yet settled."""
+class Block:
+    """Consecutive records of a source: the accepted ones as canonical rows in file order, and the rejects among them.
+
+    Duplicates are not yet settled.
+    """
+
+    frame: pl.DataFrame
+    rejects: tuple[Reject, ...]
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """What there is to say about a source that was read to its end, but for its rows."""
 
     path: Path
     source: str
     format: Format
     container: str
-    frame: pl.DataFrame
-    rejects: tuple[Reject, ...]
+    accepted: int
+    rejected: int
     skipped: dict[str, int]
     own_ids: bool
     """No record names its id: ids are made from the content id and the record's number, and cannot repeat."""
@@ -82,7 +93,15 @@ class SourceRead:
     @property
     def rows(self) -> int:
         """Records read, without the skipped ones."""
-        return self.frame.height + len(self.rejects)
+        return self.accepted + self.rejected
+
+
+@dataclass(frozen=True)
+class SourceRead(SourceFacts):
+    """A source that fits into memory, whole. ``frame`` has the canonical columns in file order."""
+
+    frame: pl.DataFrame
+    rejects: tuple[Reject, ...]
 
 
 def content_id(path: Path) -> str:
@@ -92,107 +111,181 @@ def content_id(path: Path) -> str:
 
 
 def read_source(path: Path, reading: Reading, wanted: str = "auto", asked: Asked = NOTHING_ASKED) -> SourceRead:
-    """Read ``path`` as format ``wanted`` (``auto``: as what it is).
+    """Read all of ``path`` as format ``wanted`` (``auto``: as what it is).
 
     Raises:
         BadInputError: the file as a whole cannot be read, or changed while it was.
+        UsageError: an unknown format, or a field or key that was asked for and is in no record.
+    """
+    reader = SourceReader(path, reading, wanted, asked)
+    blocks = list(reader.blocks())
+    return SourceRead(
+        **vars(reader.facts()),
+        frame=pl.concat([pl.DataFrame(schema=SCHEMA), *(block.frame for block in blocks)]),
+        rejects=tuple(reject for block in blocks for reject in block.rejects),
+    )
+
+
+class SourceReader:
+    """A source, block by block: ``blocks()`` once to its end, then ``facts()``. Memory is bounded by the block.
+
+    Raises:
+        BadInputError: the file as a whole cannot be read.
         UsageError: an unknown format.
     """
-    before = _state(path)
-    source = content_id(path)
-    content = inspect(path)
-    log_format = detect(path, content.sample, wanted)
-    sample = sample_within(content.sample, log_format)
-    applied = Applied(asked, log_format, sample, str(path))
-    log_format, columns = applied.format, applied.columns
-    rules = Rules(columns, reading, str(path), source)
-    gathered = _gather(path, content, log_format, rules, applied.keeping)
-    applied.check()
-    if _state(path) != before:
-        raise BadInputError(f"{path}: changed while it was read; ingest it when it is complete")
-    frame = applied.rows(gathered.frame(source))
-    if applied.outside:
-        gathered.skipped[OUTSIDE] += applied.outside
-    arrivals = frame["arrived_at"].cast(pl.Int64)
-    return SourceRead(
-        path=path,
-        source=source,
-        format=log_format,
-        container=sample.container,
-        frame=frame,
-        rejects=tuple(gathered.rejects),
-        skipped=dict(sorted(gathered.skipped.items())),
-        own_ids=not gathered.names_ids,
-        ignored_columns=_ignored(gathered.keys | set(sample.columns), log_format, columns),
-        assumptions=_assumptions(columns, sample, reading, rules.tally, frame.height),
-        clamped=rules.tally.clamped,
-        out_of_order=int((arrivals < arrivals.cum_max()).sum()),
-        runs=_runs(frame, arrivals),
-        applied=applied,
-    )
+
+    def __init__(self, path: Path, reading: Reading, wanted: str = "auto", asked: Asked = NOTHING_ASKED) -> None:
+        self.path = path
+        self._reading = reading
+        self._before = _state(path)
+        self.source = content_id(path)
+        self._content = inspect(path)
+        log_format = detect(path, self._content.sample, wanted)
+        self._sample = sample_within(self._content.sample, log_format)
+        self._applied = Applied(asked, log_format, self._sample, str(path))
+        self.format, self._columns = self._applied.format, self._applied.columns
+        self._rules = Rules(self._columns, reading, str(path), self.source)
+        self._id_columns = [place.column for place in self._columns.get("request_id", ())]
+        self._records = 0
+        self._accepted = 0
+        self._rejected = 0
+        self._skipped: Counter[str] = Counter()
+        self._keys: set[str] = set()
+        self._names_ids = False
+        self._order = _Order()
+
+    def blocks(self) -> Iterator[Block]:
+        """Every record of the source, in file order.
+
+        Raises:
+            BadInputError: damage on the way, or the file changed while it was read.
+            UsageError: a field or key that was asked for is in no record.
+        """
+        reads = records(self.path, self._content, self.format)
+        while batch := _batch(reads):
+            yield self._strict(batch)
+        if _state(self.path) != self._before:
+            raise BadInputError(f"{self.path}: changed while it was read; ingest it when it is complete")
+        self._applied.check()
+
+    def facts(self) -> SourceFacts:
+        """What the blocks gave in all."""
+        return SourceFacts(
+            path=self.path,
+            source=self.source,
+            format=self.format,
+            container=self._sample.container,
+            accepted=self._accepted,
+            rejected=self._rejected,
+            skipped=dict(sorted((self._skipped + Counter({OUTSIDE: self._applied.outside})).items())),
+            own_ids=not self._names_ids,
+            ignored_columns=_ignored(self._keys | set(self._sample.columns), self.format, self._columns),
+            assumptions=_assumptions(self._columns, self._sample, self._reading, self._rules.tally, self._accepted),
+            clamped=self._rules.tally.clamped,
+            out_of_order=self._order.late,
+            runs=self._order.runs(),
+            applied=self._applied,
+        )
+
+    def _strict(self, reads: Sequence[Read]) -> Block:
+        """Records one by one."""
+        rows: list[Row] = []
+        rejects: list[Reject] = []
+        keeping, is_csv = self._applied.keeping, self._sample.container == "csv"
+        for number, read in enumerate(reads, self._records):
+            record = read.value
+            if record is None:
+                line = keeping.broken(read.text or "")
+                rejects.append(Reject(number, None, line, "unparsable_record", line))
+                continue
+            self._keys |= record.keys()
+            prepared = self.format.prepare(record) if self.format.prepare else record
+            if isinstance(prepared, Skipped):
+                self._skipped[prepared.reason] += 1
+                continue
+            try:
+                rows.append(self._rules.row(prepared, number))
+            except RejectedError as error:
+                line = keeping.line(record, read.text, is_csv)
+                value = keeping.value(error.column, shown(error.value))
+                rejects.append(Reject(number, error.column, value, error.reason, line))
+                continue
+            self._names_ids = self._names_ids or any(record.get(name) is not None for name in self._id_columns)
+        self._records += len(reads)
+        return self._block(_canonical(rows, self.source), rejects)
+
+    def _block(self, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Block:
+        frame = self._applied.rows(frame)
+        self._accepted += frame.height
+        self._rejected += len(rejects)
+        self._order.see(frame)
+        return Block(frame, tuple(rejects))
 
 
-class _Gathered:
-    """What has been read so far: full batches as frames, the rest as rows."""
+def _batch(reads: Iterator[Read]) -> list[Read]:
+    """The next records, so many that they fit into memory whatever their length."""
+    batch: list[Read] = []
+    size = 0
+    for read in reads:
+        batch.append(read)
+        size += len(read.text or "")
+        if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
+            break
+    return batch
+
+
+def _canonical(rows: Sequence[Row], source: str) -> pl.DataFrame:
+    staged = pl.DataFrame(rows, schema=_STAGED, orient="row")
+    times = [pl.col(name).cast(SCHEMA[name]) for name in TIME_COLUMNS]
+    return staged.with_columns(*times, source=pl.lit(source)).select(COLUMNS)
+
+
+class _Order:
+    """How the arrivals follow one another in the source."""
 
     def __init__(self) -> None:
-        self.rejects: list[Reject] = []
-        self.skipped: Counter[str] = Counter()
-        self.keys: set[str] = set()
-        self.names_ids = False
-        self._frames: list[pl.DataFrame] = []
-        self._rows: list[Row] = []
+        self.late = 0
+        """Rows after a later arrival."""
+        self._latest: int | None = None
+        self._last: int | None = None
+        self._restarts = 0
+        self._named: list[str] = []
 
-    def add(self, row: Row) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= BATCH_ROWS:
-            self._flush()
+    def see(self, frame: pl.DataFrame) -> None:
+        if frame.is_empty():
+            return
+        arrivals = frame["arrived_at"].cast(pl.Int64)
+        before = pl.Series([self._last], dtype=pl.Int64).append(arrivals)
+        latest = pl.Series([self._latest], dtype=pl.Int64).append(arrivals).cum_max()
+        self.late += int((arrivals < latest[1:]).sum())
+        back = (before.diff()[1:] < -CLOCK_BACK_US).fill_null(value=False)
+        self._restarts += int(back.sum())
+        if len(self._named) < RUNS_NAMED_MAX and back.any():
+            first = frame.filter(back).head(RUNS_NAMED_MAX - len(self._named))
+            instants = first["arrived_at"].cast(pl.Int64)
+            self._named += (f"row {seq}: {iso(arrival)}" for seq, arrival in zip(first["seq"], instants, strict=True))
+        self._last, self._latest = arrivals[-1], latest[-1]
 
-    def _flush(self) -> None:
-        self._frames.append(pl.DataFrame(self._rows, schema=_STAGED, orient="row"))
-        self._rows = []
-
-    def frame(self, source: str) -> pl.DataFrame:
-        self._flush()
-        times = [pl.col(name).cast(SCHEMA[name]) for name in TIME_COLUMNS]
-        staged = pl.concat(self._frames)
-        return staged.with_columns(*times, source=pl.lit(source)).select(COLUMNS)
-
-
-def _gather(path: Path, content: Content, log_format: Format, rules: Rules, keeping: Keeping) -> _Gathered:
-    gathered = _Gathered()
-    id_columns = [place.column for place in rules.columns.get("request_id", ())]
-    for number, read in enumerate(records(path, content, log_format)):
-        record = read.value
-        if record is None:
-            line = keeping.broken(read.text or "")
-            gathered.rejects.append(Reject(number, None, line, "unparsable_record", line))
-            continue
-        gathered.keys |= record.keys()
-        prepared = log_format.prepare(record) if log_format.prepare else record
-        if isinstance(prepared, Skipped):
-            gathered.skipped[prepared.reason] += 1
-            continue
-        try:
-            gathered.add(rules.row(prepared, number))
-        except RejectedError as error:
-            line = keeping.line(record, read.text, content.sample.container == "csv")
-            value = keeping.value(error.column, shown(error.value))
-            gathered.rejects.append(Reject(number, error.column, value, error.reason, line))
-            continue
-        gathered.names_ids = gathered.names_ids or any(record.get(name) is not None for name in id_columns)
-    return gathered
+    def runs(self) -> tuple[str, ...]:
+        """First arrivals after the clock went back by more than an hour."""
+        more = self._restarts - len(self._named)
+        return (*self._named, *([f"and {more} more"] if more else []))
 
 
-def lines_of(read: SourceRead, numbers: set[int]) -> dict[int, str]:
-    """The text of the records ``numbers``: a second pass, for the few that turn out to be rejects later."""
-    content = inspect(read.path)
+def lines_of(facts: SourceFacts, numbers: Sequence[int]) -> Iterator[str]:
+    """What is kept of the records ``numbers`` (ascending): a second pass, for those that are found to be rejects later."""
+    wanted = iter(numbers)
+    number = next(wanted, None)
+    if number is None:
+        return
+    content = inspect(facts.path)
     is_csv = content.sample.container == "csv"
-    wanted: Iterator[tuple[int, Read]] = (
-        (number, item) for number, item in enumerate(records(read.path, content, read.format)) if number in numbers
-    )
-    keeping = read.applied.keeping
-    return {number: keeping.line(item.value or {}, item.text, is_csv) for number, item in islice(wanted, len(numbers))}
+    for place, read in enumerate(records(facts.path, content, facts.format)):
+        if place == number:
+            yield facts.applied.keeping.line(read.value or {}, read.text, is_csv)
+            number = next(wanted, None)
+            if number is None:
+                return
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -222,18 +315,3 @@ def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tall
             which = "all rows" if filled == accepted else f"{filled} rows"
             said.append(f"{which} without {name}, taken as {given or fallback!r} (--{name})")
     return tuple(said)
-
-
-def _runs(frame: pl.DataFrame, arrivals: pl.Series) -> tuple[str, ...]:
-    """First arrivals after the clock went back by more than an hour."""
-    restarts = frame.filter(arrivals.diff() < -CLOCK_BACK_US)
-    named = [
-        f"row {seq}: {iso(arrival)}"
-        for seq, arrival in zip(
-            restarts["seq"].head(RUNS_NAMED_MAX),
-            restarts["arrived_at"].head(RUNS_NAMED_MAX).cast(pl.Int64),
-            strict=True,
-        )
-    ]
-    more = restarts.height - len(named)
-    return (*named, *([f"and {more} more"] if more else []))

@@ -78,8 +78,8 @@ def _is_name_key(key: str) -> bool:
 class Keeping:
     """What may be kept of the rejects of one source.
 
-    ``reads`` are the keys that the format reads as something else than text; ``hides`` are keys whose values are never
-    kept (tenants that get pseudonyms): then nothing is kept by its key's name alone. ``removed``: rejects cut so far.
+    ``reads`` are the keys that the format reads as something else than text. ``hides`` are keys whose values are never
+    kept, for tenants that get pseudonyms: then a text is kept by its form only. ``removed``: rejects cut so far.
     """
 
     def __init__(self, format_name: str, reads: Collection[str], hides: Collection[str] | None = None) -> None:
@@ -176,9 +176,9 @@ class Keeping:
     def _may_stay(self, key: str, text: str) -> bool:
         if key in self._hides or len(text) > NAME_CHARACTERS_MAX:
             return False
-        if _FORMS.fullmatch(text) or key in self._reads:
+        if _FORMS.fullmatch(text):
             return True
-        return self._by_name and _is_name_key(key) and _KEY.fullmatch(text) is not None
+        return self._by_name and (key in self._reads or (_is_name_key(key) and _KEY.fullmatch(text) is not None))
 
 
 def _mark(text: str) -> str:
