@@ -66,9 +66,7 @@ def _to_stdout(
     sys.stdout.flush()
 
 
-def _to_file(
-    store: Store, table: str, to: str, output: Path, since: datetime | None, until: datetime | None
-) -> int:
+def _to_file(store: Store, table: str, to: str, output: Path, since: datetime | None, until: datetime | None) -> int:
     from fairreplay.export.tables import export as write
     from fairreplay.store.files import replace_file
 

@@ -151,6 +151,15 @@ class Store:
             rows += ({"file": segment.name, "source": segment.source, **record} for record in records)
         return pl.DataFrame(rows, schema=REJECT_SCHEMA, orient="row")
 
+    def reject_keys(self, segment: Segment) -> set[tuple[int, str]]:
+        """(row, reason) of every reject of ``segment``."""
+        path = self.rejects_path(segment.source)
+        try:
+            with path.open("rb") as stream:
+                return {(record["row"], record["reason"]) for record in map(orjson.loads, stream)}
+        except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+            raise StoreError(f"{path}: missing or damaged; restore it from a copy") from None
+
     def add_segment(self, segment: Segment, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Segment:
         """Store one source that is at hand: its rows (canonical, in the order of ``seq``) and rejects.
 
@@ -194,6 +203,8 @@ class Store:
                     _SEGMENT_FILE.fullmatch(path.name) and path.stem not in known
                 ):
                     path.unlink()
+            with suppress(OSError):  # not empty, or not there
+                (self.path / folder).rmdir()
         for path in sorted((self.path / "replays").glob("*" + TEMPORARY_SUFFIX)):
             settle_folder(path.with_name(path.name.split(".")[0]))
         (self.path / (MANIFEST_NAME + TEMPORARY_SUFFIX)).unlink(missing_ok=True)
@@ -290,11 +301,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(f"{path}: cannot lock the store ({error.strerror}); check its permissions") from None
     try:
-        path.write_text(f"{os.getpid()}\n")
+        with suppress(OSError):  # a full disk: the lock holds all the same, it only cannot say whose it is
+            path.write_text(f"{os.getpid()}\n")
         yield
     finally:
-        if path.exists():
-            path.write_text("")
+        with suppress(OSError):
+            if path.exists():
+                path.write_text("")
         lock.release()
 
 

@@ -97,7 +97,9 @@ class Applied:
 def keeping_of(log_format: Format, columns: Columns, *, hide_tenants: bool) -> Keeping:
     """What stays of a reject of this format."""
     places = [place for fields in columns.values() for place in fields]
-    reads = {place.column for place in places} | {place.minus for place in places if isinstance(place, After) and place.minus}
+    reads = {place.column for place in places} | {
+        place.minus for place in places if isinstance(place, After) and place.minus
+    }
     tenants = {place.column for place in columns.get("tenant", ())}
     return Keeping(log_format.name, reads | set(log_format.needs), tenants if hide_tenants else None)
 

@@ -158,8 +158,10 @@ class Gateway:
     """The right side, read to its end. ``refused`` are the records that are not ``ok``, by key ("": none)."""
 
     path: Path
+    source: str
+    """Content id."""
     format: Format
-    container: str
+    sample: Sample
     records: int
     entries: dict[str, Entry]
     refused: dict[str, list[Refused]]
@@ -208,12 +210,15 @@ def read_gateway(
             told = tuple(facts.get(name) for name in FILLS)
             _add(entries, spelt[0], interned.setdefault(told, told))
         if facts.get("status") not in (None, "ok"):
-            refused.setdefault(spelt[0] if spelt else "", []).append(_refused(rules, number, record, prepared, read.text))
+            refused.setdefault(spelt[0] if spelt else "", []).append(
+                _refused(rules, number, record, prepared, read.text)
+            )
     side.check()
     return Gateway(
         path=path,
+        source=source,
         format=log_format,
-        container=sample.container,
+        sample=sample,
         records=read_records,
         entries=entries,
         refused=refused,

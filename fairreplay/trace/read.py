@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from fairreplay.trace.asked import OUTSIDE, Applied, Asked
 from fairreplay.trace.containers import Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect
 from fairreplay.trace.fields import After, Columns, Format, Relative, Sample, Skipped
+from fairreplay.trace.join import Gateway
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
 from fairreplay.trace.values import iso, rounded_us
@@ -124,6 +125,46 @@ def read_source(path: Path, reading: Reading, wanted: str = "auto", asked: Asked
         frame=pl.concat([pl.DataFrame(schema=SCHEMA), *(block.frame for block in blocks)]),
         rejects=tuple(reject for block in blocks for reject in block.rejects),
     )
+
+
+def refused_source(
+    gateway: Gateway, matched: set[str], asked: Asked, reading: Reading, source: str
+) -> tuple[SourceFacts, Block]:
+    """What a joined log says was refused before any engine, as a source: its facts and all of its rows.
+
+    ``matched``: keys that an engine's log has; ``source``: the content id of this remainder.
+    """
+    applied = Applied(replace(asked, tenant_from=None, gateway=None), gateway.format, gateway.sample, str(gateway.path))
+    is_csv = gateway.sample.container == "csv"
+    rows: list[Row] = []
+    rejects: list[Reject] = []
+    for item in gateway.without(matched):
+        if item.row is not None:
+            rows.append(item.row)
+        elif item.fault is not None:
+            value = applied.keeping.value(item.fault.column, shown(item.fault.value))
+            line = applied.keeping.line(item.record, item.text, is_csv)
+            rejects.append(Reject(item.number, item.fault.column, value, item.fault.reason, line))
+    order = _Order()
+    frame = applied.rows(_canonical(rows, source))
+    order.see(frame)
+    facts = SourceFacts(
+        path=gateway.path,
+        source=source,
+        format=gateway.format,
+        container=gateway.sample.container,
+        accepted=frame.height,
+        rejected=len(rejects),
+        skipped={OUTSIDE: applied.outside} if applied.outside else {},
+        own_ids=False,
+        ignored_columns=(),
+        assumptions=(),
+        clamped=0,
+        out_of_order=order.late,
+        runs=order.runs(),
+        applied=applied,
+    )
+    return facts, Block(frame, tuple(rejects))
 
 
 class SourceReader:

@@ -18,7 +18,18 @@ from typing import Final
 from fairreplay.trace.fields import Record
 
 TEXTLESS: Final = frozenset(
-    {"azure", "bailian", "burstgpt", "envoy-ai-gateway", "mooncake", "ragpulse", "trtllm", "vidur", "vllm-requests", "vtc"}
+    {
+        "azure",
+        "bailian",
+        "burstgpt",
+        "envoy-ai-gateway",
+        "mooncake",
+        "ragpulse",
+        "trtllm",
+        "vidur",
+        "vllm-requests",
+        "vtc",
+    }
 )
 """Formats whose records have no place for a prompt: a line of theirs that cannot be read is kept as it is."""
 
@@ -27,21 +38,145 @@ NAME_CHARACTERS_MAX: Final = 256
 BROKEN_CHARACTERS_MAX: Final = 16
 NUMBERS_MAX: Final = 8
 _TEXT_WORDS: Final = frozenset(
-    """
-    answer answers arguments body bodies caption choice choices chunk chunks completion completions content contents
-    conversation delta doc document documents history html image images input inputs instruction instructions markdown
-    message messages output outputs passage passages payload prompt prompts query question questions reasoning request
-    response responses suffix summary system text texts thought transcript user_input
-    """.split()
+    [
+        "answer",
+        "answers",
+        "arguments",
+        "body",
+        "bodies",
+        "caption",
+        "choice",
+        "choices",
+        "chunk",
+        "chunks",
+        "completion",
+        "completions",
+        "content",
+        "contents",
+        "conversation",
+        "delta",
+        "doc",
+        "document",
+        "documents",
+        "history",
+        "html",
+        "image",
+        "images",
+        "input",
+        "inputs",
+        "instruction",
+        "instructions",
+        "markdown",
+        "message",
+        "messages",
+        "output",
+        "outputs",
+        "passage",
+        "passages",
+        "payload",
+        "prompt",
+        "prompts",
+        "query",
+        "question",
+        "questions",
+        "reasoning",
+        "request",
+        "response",
+        "responses",
+        "suffix",
+        "summary",
+        "system",
+        "text",
+        "texts",
+        "thought",
+        "transcript",
+        "user_input",
+    ]
 )
 _NAME_WORDS: Final = frozenset(
-    """
-    adapter address at backend clock code count date deployment duration endpoint engine event
-    finish finished format group host id ids ident kind latency len length level logged mode model name org
-    organization path phase pod policy precision priority provider rank reason region replica requested rid role
-    route run schema scope server service session severity source span start state status stop stream team tenant tier
-    time timestamp token tokens trace ts type tz unit upstream usage user uuid value version worker zone
-    """.split()
+    [
+        "adapter",
+        "address",
+        "at",
+        "backend",
+        "clock",
+        "code",
+        "count",
+        "date",
+        "deployment",
+        "duration",
+        "endpoint",
+        "engine",
+        "event",
+        "finish",
+        "finished",
+        "format",
+        "group",
+        "host",
+        "id",
+        "ids",
+        "ident",
+        "kind",
+        "latency",
+        "len",
+        "length",
+        "level",
+        "logged",
+        "mode",
+        "model",
+        "name",
+        "org",
+        "organization",
+        "path",
+        "phase",
+        "pod",
+        "policy",
+        "precision",
+        "priority",
+        "provider",
+        "rank",
+        "reason",
+        "region",
+        "replica",
+        "requested",
+        "rid",
+        "role",
+        "route",
+        "run",
+        "schema",
+        "scope",
+        "server",
+        "service",
+        "session",
+        "severity",
+        "source",
+        "span",
+        "start",
+        "state",
+        "status",
+        "stop",
+        "stream",
+        "team",
+        "tenant",
+        "tier",
+        "time",
+        "timestamp",
+        "token",
+        "tokens",
+        "trace",
+        "ts",
+        "type",
+        "tz",
+        "unit",
+        "upstream",
+        "usage",
+        "user",
+        "uuid",
+        "value",
+        "version",
+        "worker",
+        "zone",
+    ]
 )
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _KEY = re.compile(r"[\w.\-/:@$#\[\]]{1,64}")
@@ -162,7 +297,11 @@ class Keeping:
         if isinstance(value, list):
             if depth > DEPTH_MAX:
                 return _mark(str(len(value)))
-            if len(value) > NUMBERS_MAX and key not in self._reads and not any(isinstance(i, dict | list) for i in value):
+            if (
+                len(value) > NUMBERS_MAX
+                and key not in self._reads
+                and not any(isinstance(i, dict | list) for i in value)
+            ):
                 return [f"[removed: {len(value)} items]"]  # a prompt may stand there as token ids
             return [self._kept(key, item, depth + 1) for item in value]
         if not isinstance(value, str) or self._may_stay(key, value):

@@ -70,7 +70,7 @@ def test_every_type_in_every_kind(tmp_path: Path) -> None:
     full = record(
         250_001,
         request_id="r1",
-        tenant="acmé, \"inc\"\n\u2028",
+        tenant='acmé, "inc"\n\u2028',
         type="chat",
         first_token_at_us=FIRST + 999_999,
         priority=-3,

@@ -20,7 +20,12 @@ T0_MS = 1772438400000
 
 def engine(index: int, **more: Any) -> dict[str, Any]:
     """A row of an engine that knows no tenants."""
-    record = {"request_id": f"chatcmpl-k{index}", "arrived_at_ms": T0_MS + index, "prompt_tokens": 9, "output_tokens": 3}
+    record = {
+        "request_id": f"chatcmpl-k{index}",
+        "arrived_at_ms": T0_MS + index,
+        "prompt_tokens": 9,
+        "output_tokens": 3,
+    }
     return record | more
 
 
@@ -112,7 +117,13 @@ def test_one_right_serves_several_lefts(tmp_path: Path) -> None:
 
 
 def test_several_rights_of_one_key(tmp_path: Path) -> None:
-    right = [gate(0, "acme", type="chat"), gate(0, "acme", type="embed"), gate(1, "acme"), gate(1, "blue"), gate(2, None)]
+    right = [
+        gate(0, "acme", type="chat"),
+        gate(0, "acme", type="embed"),
+        gate(1, "acme"),
+        gate(1, "blue"),
+        gate(2, None),
+    ]
     read = joined(tmp_path, [engine(0), engine(1), engine(1, request_id="chatcmpl-k1", prompt_tokens=0)], right)
     assert read.frame.select("tenant", "type").rows() == [("acme", "chat")]
     assert [(item.row, item.column, item.value, item.reason) for item in read.rejects] == [

@@ -23,7 +23,8 @@ def kept(record: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "key", ["prompt", "messages", "response", "gen_ai.input.messages", "generatedText", "proxy_server_request", "user_input"]
+    "key",
+    ["prompt", "messages", "response", "gen_ai.input.messages", "generatedText", "proxy_server_request", "user_input"],
 )
 def test_keys_of_texts(key: str) -> None:
     assert holds_text(key)
@@ -56,7 +57,10 @@ def test_what_a_request_is_made_of_stays() -> None:
 def test_texts_go_from_any_depth_and_leave_their_length() -> None:
     record = {
         "request_id": "r",
-        "messages": [{"role": "user", "content": SECRET}, {"role": "user", "content": [{"type": "text", "text": SECRET}]}],
+        "messages": [
+            {"role": "user", "content": SECRET},
+            {"role": "user", "content": [{"type": "text", "text": SECRET}]},
+        ],
         "metadata": json.dumps({"requester": {"prompt": SECRET}, "team_id": "acme"}),
         "whatever": SECRET,
         SECRET: 1,
@@ -74,7 +78,10 @@ def test_texts_go_from_any_depth_and_leave_their_length() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('{"request_id": "r1", "prompt_tokens": 5, "out', '{"request_id": "r1", "prompt_tokens": 5, "[removed: 3 characters]'),
+        (
+            '{"request_id": "r1", "prompt_tokens": 5, "out',
+            '{"request_id": "r1", "prompt_tokens": 5, "[removed: 3 characters]',
+        ),
         ('{"request_parameters": "{\\"rid\\": \\"5f0c16\\""', '{"request_parameters": "{\\"rid\\": \\"5f0c16\\""'),
         ("x", "x"),
         ('{"request_id": "r1", "prompt": "' + SECRET, '{"request_id": "r1", "prompt": "[removed: 19 characters]'),
