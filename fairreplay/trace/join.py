@@ -246,14 +246,17 @@ def _refused(rules: Rules, number: int, record: Record, prepared: Record, text: 
 def _format_of(path: Path, sample: Sample) -> Format:
     if any(item.recognises(sample) for item in FORMATS.values()):
         return detect(path, sample)
-    columns = {name: (kind(name),) for name, kind in FILLS.items() if name in sample.columns}
+    columns: dict[str, tuple[Field, ...]] = {
+        name: (kind(name),) for name, kind in FILLS.items() if name in sample.columns
+    }
     if not columns:
         raise BadInputError(
             f"{path}: --join: no known format, and no column called {', '.join(FILLS)}; "
             f"columns found: {', '.join(sample.columns[:20]) or 'none'}"
         )
-    named = {name: (Text(name),) for name in ("request_id", "status")}
-    return Format("names", (sample.container,), tuple(columns), {"arrived_at": (Wall("arrived_at"),)} | named | columns)
+    needs = tuple(columns)
+    columns |= {"arrived_at": (Wall("arrived_at"),), "request_id": (Text("request_id"),), "status": (Text("status"),)}
+    return Format("names", (sample.container,), needs, columns)
 
 
 def on_wall_clock(columns: Columns, sample: Sample) -> bool:

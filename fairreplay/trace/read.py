@@ -127,9 +127,7 @@ def read_source(path: Path, reading: Reading, wanted: str = "auto", asked: Asked
     )
 
 
-def refused_source(
-    gateway: Gateway, matched: set[str], asked: Asked, reading: Reading, source: str
-) -> tuple[SourceFacts, Block]:
+def refused_source(gateway: Gateway, matched: set[str], asked: Asked, source: str) -> tuple[SourceFacts, Block]:
     """What a joined log says was refused before any engine, as a source: its facts and all of its rows.
 
     ``matched``: keys that an engine's log has; ``source``: the content id of this remainder.
@@ -314,7 +312,7 @@ class _Order:
 
 
 def lines_of(facts: SourceFacts, numbers: Sequence[int]) -> Iterator[str]:
-    """What is kept of the records ``numbers`` (ascending): a second pass, for those that are found to be rejects later."""
+    """What is kept of the records ``numbers`` (ascending): a second pass, for those found to be rejects later."""
     wanted = iter(numbers)
     number = next(wanted, None)
     if number is None:

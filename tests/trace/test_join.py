@@ -191,7 +191,7 @@ def test_a_right_side_of_names_alone(tmp_path: Path) -> None:
 
 
 def test_refused_before_the_engine_is_a_row_of_its_own(tmp_path: Path) -> None:
-    """Right without left: refused and failed records are rows, ``ok`` was served elsewhere; lines that broke are counted."""
+    """Right without left: refused and failed records are rows, ``ok`` was served elsewhere; a broken line is counted."""
     key = JoinKey.parse("request_id", ("chatcmpl-",))
     right = [
         gate(0, "acme", status="rejected"),
