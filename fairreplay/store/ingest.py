@@ -17,6 +17,7 @@ from fairreplay.store.files import replace_file
 from fairreplay.store.manifest import MANIFEST_NAME, Segment
 from fairreplay.store.rejects import RejectLines
 from fairreplay.store.store import LOCK_NAME, Store, check_vacant, create_store, lock_folder, make_folder, open_store
+from fairreplay.trace.fields import Format
 from fairreplay.trace.read import Reject, SourceFacts, SourceReader, content_id, lines_of
 from fairreplay.trace.rules import Reading
 from fairreplay.trace.schema import COLUMNS
@@ -27,11 +28,15 @@ REJECTS_SUFFIX: Final = ".rejects.jsonl"
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """``format`` is ``auto`` or a name of ``FORMATS``; rejects above ``max_reject_rate`` (0..1) stop a source."""
+    """``format`` is ``auto`` or a name of ``FORMATS``; rejects above ``max_reject_rate`` (0..1) stop a source.
+
+    ``mapping``, the format of a mapping file, takes the place of ``format``.
+    """
 
     format: str = "auto"
     reading: Reading = field(default_factory=Reading)
     max_reject_rate: float = 0.01
+    mapping: Format | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ def _ingest_one(store: Store, file: Path, options: IngestOptions) -> SourceSumma
         stored = store.manifest.segment(source)
         if stored is not None:
             return SourceSummary(str(file), stored, "same bytes", already=True)
-        reader = SourceReader(file, options.reading, options.format)
+        reader = SourceReader(file, options.reading, options.mapping or options.format, source)
     except OSError as error:
         raise BadInputError(f"{file}: cannot be read ({error.strerror}); check its permissions") from None
     with store.draft(source) as (rows, rejects):

@@ -12,9 +12,9 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.errors import BadInputError
-from fairreplay.trace.containers import Read, inspect, records, sample_within
-from fairreplay.trace.detect import detect
+from fairreplay.errors import BadInputError, UsageError
+from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
+from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
@@ -102,12 +102,12 @@ def content_id(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
-def read_source(path: Path, reading: Reading, wanted: str = "auto") -> SourceRead:
-    """Read all of ``path`` as format ``wanted`` (``auto``: as what it is).
+def read_source(path: Path, reading: Reading, wanted: str | Format = "auto") -> SourceRead:
+    """Read all of ``path`` as format ``wanted`` (``auto``: as what it is; a ``Format``: as a mapping file says).
 
     Raises:
         BadInputError: the file as a whole cannot be read, or changed while it was.
-        UsageError: an unknown format.
+        UsageError: an unknown format, or a mapping that names what is not there.
     """
     reader = SourceReader(path, reading, wanted)
     blocks = list(reader.blocks())
@@ -126,18 +126,28 @@ class SourceReader:
         UsageError: an unknown format.
     """
 
-    def __init__(self, path: Path, reading: Reading, wanted: str = "auto") -> None:
+    def __init__(self, path: Path, reading: Reading, wanted: str | Format = "auto", source: str | None = None) -> None:
         self.path = path
         self._reading = reading
         self._before = _state(path)
-        self.source = content_id(path)
-        self._content = inspect(path)
+        self.source = source or content_id(path)
+        self._content = inspect(path, wanted if isinstance(wanted, Format) else None)
         self.format = detect(path, self._content.sample, wanted)
+        found = listed(self._content.sample)
+        refused = self.format.refuse(self._content.sample) if self.format.refuse else None
+        if refused is not None:
+            raise BadInputError(f"{path}: {self.format.name}: {refused}; columns found: {found}")
         self._sample = sample_within(self._content.sample, self.format)
+        if self.format.survey is not None:
+            self.format = _surveyed(path, self._content, self.format, self._sample)
         self._columns = self.format.columns_for(self._sample)
+        if "prompt_tokens" not in self._columns:
+            raise BadInputError(
+                f"{path}: {self.format.name}: no token counts; give a log that has them with --join FILE --on KEY; "
+                f"columns found: {found}"
+            )
         self._rules = Rules(self._columns, reading, str(path), self.source)
         self._id_columns = [place.column for place in self._columns.get("request_id", ())]
-        self._records = 0
         self._accepted = 0
         self._rejected = 0
         self._skipped: Counter[str] = Counter()
@@ -151,8 +161,8 @@ class SourceReader:
         Raises:
             BadInputError: damage on the way, or the file changed while it was read.
         """
-        reads = records(self.path, self._content, self.format)
-        while batch := _batch(reads):
+        prepared = _prepared(records(self.path, self._content, self.format), self.format)
+        while batch := _batch(prepared):
             yield self._strict(batch)
         if _state(self.path) != self._before:
             raise BadInputError(f"{self.path}: changed while it was read; ingest it when it is complete")
@@ -175,28 +185,28 @@ class SourceReader:
             runs=self._order.runs(),
         )
 
-    def _strict(self, reads: Sequence[Read]) -> Block:
+    def _strict(self, batch: Sequence[tuple[int, Read, Prepared]]) -> Block:
         """Records one by one."""
         rows: list[Row] = []
         rejects: list[Reject] = []
-        for number, read in enumerate(reads, self._records):
-            record = read.value
-            if record is None:
-                rejects.append(Reject(number, None, read.text, "unparsable_record", read.text or ""))
+        for number, read, prepared in batch:
+            if prepared is None:
+                text = kept_text(read, self.format)
+                rejects.append(Reject(number, None, text, "unparsable_record", text or ""))
                 continue
-            self._keys |= record.keys()
-            prepared = self.format.prepare(record) if self.format.prepare else record
+            self._keys |= (read.value or {}).keys()
             if isinstance(prepared, Skipped):
                 self._skipped[prepared.reason] += 1
                 continue
             try:
+                if isinstance(prepared, RejectedError):
+                    raise prepared
                 rows.append(self._rules.row(prepared, number))
             except RejectedError as error:
-                line = read.text if read.text is not None else _as_line(record)
+                line = kept_line(read, prepared, self.format)
                 rejects.append(Reject(number, error.column, shown(error.value), error.reason, line))
                 continue
-            self._names_ids = self._names_ids or any(record.get(name) is not None for name in self._id_columns)
-        self._records += len(reads)
+            self._names_ids = self._names_ids or any(prepared.get(name) is not None for name in self._id_columns)
         return self._block(_canonical(rows, self.source), rejects)
 
     def _block(self, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Block:
@@ -206,13 +216,13 @@ class SourceReader:
         return Block(frame, tuple(rejects))
 
 
-def _batch(reads: Iterator[Read]) -> list[Read]:
+def _batch(records: Iterator[tuple[int, Read, Prepared]]) -> list[tuple[int, Read, Prepared]]:
     """The next records, so many that they fit into memory whatever their length."""
-    batch: list[Read] = []
+    batch = []
     size = 0
-    for read in reads:
-        batch.append(read)
-        size += len(read.text or "")
+    for item in records:
+        batch.append(item)
+        size += len(item[1].text or "")
         if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
             break
     return batch
@@ -256,18 +266,72 @@ class _Order:
         return (*self._named, *([f"and {more} more"] if more else []))
 
 
+def _surveyed(path: Path, content: Content, log_format: Format, sample: Sample) -> Format:
+    """The format as it is for this file, after a first pass over its records."""
+    assert log_format.survey is not None
+    values = (read.value for read in records(path, content, log_format) if read.value is not None)
+    try:
+        return log_format.survey(sample, values)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+Prepared = Record | Skipped | RejectedError | None
+"""A record as the rules want it; a reject that its format found; None where it cannot be read."""
+
+
+def _prepared(reads: Iterator[Read], log_format: Format) -> Iterator[tuple[int, Read, Prepared]]:
+    """Every record with its number, as read and as prepared."""
+    if log_format.whole is not None:
+        # The lines themselves are let go: what is kept of a record is what the format keeps.
+        held = [Read(read.value, None if read.value is not None else read.text) for read in reads]
+        answers = iter(log_format.whole([read.value for read in held if read.value is not None]))
+        for number, read in enumerate(held):
+            yield number, read, None if read.value is None else next(answers)
+        return
+    for number, read in enumerate(reads):
+        yield number, read, _answer(read.value, log_format)
+
+
+def _answer(record: Record | None, log_format: Format) -> Prepared:
+    if record is None or log_format.prepare is None:
+        return record
+    try:
+        return log_format.prepare(record)
+    except RejectedError as error:
+        return error
+
+
 def lines_of(path: Path, log_format: Format, numbers: Sequence[int]) -> Iterator[str]:
     """The text of the records ``numbers`` (ascending): a second pass, for those that turn out to be rejects later."""
     wanted = iter(numbers)
     number = next(wanted, None)
     if number is None:
         return
-    for place, read in enumerate(records(path, inspect(path), log_format)):
+    reads = records(path, inspect(path, log_format), log_format)
+    for place, read, prepared in _prepared(reads, log_format):
         if place == number:
-            yield read.text or _as_line(read.value)
+            yield kept_line(read, prepared, log_format)
             number = next(wanted, None)
             if number is None:
                 return
+
+
+def kept_line(read: Read, prepared: Prepared, log_format: Format) -> str:
+    """What is kept of a reject: all of it, unless logs of this format hold prompts and answers."""
+    if log_format.private or log_format.whole:
+        return _as_line(prepared if isinstance(prepared, dict) else {})
+    return read.text if read.text is not None else _as_line(read.value)
+
+
+def kept_text(read: Read, log_format: Format) -> str | None:
+    """A line that cannot be read, cut before the first key that would hold a prompt or an answer."""
+    text = read.text
+    if text is None or not log_format.private:
+        return text
+    starts = [text.find(f'"{key}"') for key in log_format.private]
+    cut = min((start for start in starts if start >= 0), default=len(text))
+    return text if cut == len(text) else text[:cut] + "…"
 
 
 def _as_line(record: Record | None) -> str:
@@ -283,7 +347,7 @@ def _ignored(keys: set[str], log_format: Format, columns: Columns) -> tuple[str,
     used = {place.column for fields in columns.values() for place in fields}
     used |= {place.minus for fields in columns.values() for place in fields if isinstance(place, After) and place.minus}
     own = _OWN_COLUMNS if log_format.name == "native" else frozenset()
-    return tuple(sorted(keys - used - own))
+    return tuple(sorted(keys - used - own - set(log_format.reads)))
 
 
 def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tally, accepted: int) -> tuple[str, ...]:
