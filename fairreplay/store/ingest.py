@@ -22,8 +22,10 @@ from fairreplay.store.rejects import RejectLines
 from fairreplay.store.sources import Source, expand, local, single
 from fairreplay.store.store import LOCK_NAME, Store, check_vacant, create_store, lock_folder, make_folder, open_store
 from fairreplay.trace.asked import Asked, tenant_adapter
-from fairreplay.trace.join import Gateway, JoinKey, read_gateway
-from fairreplay.trace.read import Block, Reject, SourceFacts, SourceReader, content_id, lines_of, refused_source
+from fairreplay.trace.fields import Format
+from fairreplay.trace.gateway import read_gateway, refused_source
+from fairreplay.trace.join import Gateway, JoinKey
+from fairreplay.trace.read import Block, Reject, SourceFacts, SourceReader, content_id, lines_of
 from fairreplay.trace.rules import Reading
 from fairreplay.trace.schema import COLUMNS, TIME_COLUMNS
 from fairreplay.trace.values import iso
@@ -40,6 +42,7 @@ Progress = Callable[[str, int], None]
 class IngestOptions:
     """``format`` is ``auto`` or a name of ``FORMATS``; rejects above ``max_reject_rate`` (0..1) stop a source.
 
+    ``mapping``, the format of a mapping file, takes the place of ``format``.
     ``join`` names the gateway's log, ``asked.key`` what both sides share. ``settings`` are the options that change what
     a source becomes, as given; they are kept with it. ``dry_run``: the store stays as it is.
     """
@@ -47,6 +50,7 @@ class IngestOptions:
     format: str = "auto"
     reading: Reading = field(default_factory=Reading)
     max_reject_rate: float = 0.01
+    mapping: Format | None = None
     asked: Asked = field(default_factory=Asked)
     join: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -233,11 +237,12 @@ def _ingest_one(store: Store, source: Source, options: IngestOptions, joined: _J
         settings = dict(options.settings) | ({"--join": joined.content_id} if joined else {})
         stored = store.manifest.segment(content)
         if stored is not None:
-            other = stored.settings != settings or options.format not in ("auto", stored.format)
+            wanted = options.mapping.name if options.mapping else options.format
+            other = stored.settings != settings or wanted not in ("auto", stored.format)
             return _of_stored(store, source.shown, stored, "same bytes", already=True, otherwise=other)
         asked = replace(options.asked, gateway=joined.gateway) if joined else options.asked
         try:
-            reader = SourceReader(path, options.reading, options.format, asked)
+            reader = SourceReader(path, options.reading, options.mapping or options.format, asked, content)
         except OSError as error:
             raise BadInputError(f"{source.shown}: cannot be read ({error.strerror}); check its permissions") from None
         with store.draft(content) as (rows, rejects):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fairreplay.errors import UsageError, nearest
@@ -17,12 +17,21 @@ Change = Callable[[Record, Record], Record]
 
 def changed(log_format: Format, columns: Columns, change: Change) -> Format:
     """``log_format`` with these columns, every prepared record passed through ``change``."""
-    prepare = log_format.prepare
+    prepare, whole = log_format.prepare, log_format.whole
 
     def prepared(record: Record) -> Record | Skipped:
         own = prepare(record) if prepare else record
-        return own if isinstance(own, Skipped) else change(record, own)
+        return change(record, own) if isinstance(own, dict) else own
 
+    def prepared_whole(records: Sequence[Record]) -> Sequence[Record | Skipped]:
+        assert whole is not None
+        owns = whole(records)
+        return [
+            change(record, own) if isinstance(own, dict) else own for record, own in zip(records, owns, strict=True)
+        ]
+
+    if whole is not None:
+        return replace(log_format, columns=columns, whole=prepared_whole)
     return replace(log_format, columns=columns, prepare=prepared)
 
 

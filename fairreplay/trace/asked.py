@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 
 from fairreplay.trace.adapt import TenantFrom
+from fairreplay.trace.containers import Read
 from fairreplay.trace.fields import After, Columns, Format, Sample
 from fairreplay.trace.join import Gateway, Join, JoinKey
 from fairreplay.trace.pseudonyms import Pseudonyms
@@ -42,6 +43,7 @@ class Applied:
 
     def __init__(self, asked: Asked, log_format: Format, sample: Sample, file: str) -> None:
         self._asked = asked
+        self._is_csv = sample.container == "csv"
         self._tenant_from: TenantFrom | None = None
         self.join: Join | None = None
         self.outside = 0
@@ -68,6 +70,15 @@ class Applied:
             self.outside += frame.height - inside.height
             frame = inside
         return asked.pseudonyms.apply(frame) if asked.pseudonyms is not None else frame
+
+    def kept_line(self, read: Read, prepared: object) -> str:
+        """What is kept of a readable record that is a reject.
+
+        Formats that hold prompts, or put a record together from several, keep what they made of it.
+        """
+        if self.format.private or self.format.whole:
+            return self.keeping.line(prepared if isinstance(prepared, dict) else {}, None)
+        return self.keeping.line(read.value or {}, read.text, self._is_csv)
 
     def check(self) -> None:
         """After the last record.

@@ -13,10 +13,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fairreplay.errors import BadInputError, UsageError, nearest
+from fairreplay.errors import UsageError, nearest
 from fairreplay.trace.adapt import changed, free_key
-from fairreplay.trace.containers import inspect, records, sample_within
-from fairreplay.trace.detect import detect
+from fairreplay.trace.containers import Read
 from fairreplay.trace.fields import (
     Columns,
     Epoch,
@@ -26,14 +25,12 @@ from fairreplay.trace.fields import (
     Real,
     Record,
     Sample,
-    Skipped,
     Text,
     Tokens,
     Wall,
 )
-from fairreplay.trace.formats import FORMATS
 from fairreplay.trace.paths import find_path, paths_of, walk
-from fairreplay.trace.rules import AMBIGUOUS, Reading, RejectedError, Row, Rules
+from fairreplay.trace.rules import AMBIGUOUS, RejectedError, Row
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE
 from fairreplay.trace.values import known
 
@@ -103,7 +100,7 @@ def _as_text(value: object) -> str | None:
     return str(value) if type(value) is int else None
 
 
-class _Key:
+class SideKey:
     """One side's key: a canonical column as the format reads it, else a path of the record as it was read."""
 
     def __init__(self, name: str, option: str, log_format: Format, sample: Sample, file: str) -> None:
@@ -149,8 +146,8 @@ class Refused(NamedTuple):
     number: int
     row: Row | None
     fault: RejectedError | None
-    record: Record
-    text: str | None
+    read: Read
+    prepared: Record
 
 
 @dataclass(frozen=True)
@@ -175,90 +172,6 @@ class Gateway:
         yield from sorted(left, key=lambda item: item.number)
 
 
-def read_gateway(
-    path: Path, reading: Reading, key: JoinKey, source: str, adapt: Callable[[Format, Sample], Format] | None = None
-) -> Gateway:
-    """Read the right side: any log format, or records with canonical names for what they know.
-
-    Raises:
-        BadInputError: it cannot be read, or holds nothing that a join could use.
-        UsageError: no record has the key.
-    """
-    content = inspect(path)
-    log_format = _format_of(path, content.sample)
-    sample = sample_within(content.sample, log_format)
-    if adapt is not None:
-        log_format = adapt(log_format, sample)
-    columns = log_format.columns_for(sample)
-    rules = Rules(columns, reading, str(path), source)
-    side = _Key(key.right, f"--on {key.right}", log_format, sample, str(path))
-    entries: dict[str, Entry] = {}
-    refused: dict[str, list[Refused]] = {}
-    interned: dict[object, object] = {}
-    read_records = 0
-    for number, read in enumerate(records(path, content, log_format)):
-        read_records += 1
-        record = read.value
-        if record is None:
-            continue
-        prepared = log_format.prepare(record) if log_format.prepare else record
-        if isinstance(prepared, Skipped):
-            continue
-        spelt = key.spellings(side.of(record, prepared))[:1]
-        facts = rules.facts(prepared)
-        if spelt:
-            told = tuple(facts.get(name) for name in FILLS)
-            _add(entries, spelt[0], interned.setdefault(told, told))
-        if facts.get("status") not in (None, "ok"):
-            refused.setdefault(spelt[0] if spelt else "", []).append(
-                _refused(rules, number, record, prepared, read.text)
-            )
-    side.check()
-    return Gateway(
-        path=path,
-        source=source,
-        format=log_format,
-        sample=sample,
-        records=read_records,
-        entries=entries,
-        refused=refused,
-        on_wall_clock=on_wall_clock(columns, sample),
-        names_tenants=any(entry.facts[0] is not None for entry in entries.values()),
-    )
-
-
-def _add(entries: dict[str, Entry], key: str, facts: object) -> None:
-    assert isinstance(facts, tuple)
-    first = entries.get(key)
-    if first is None:
-        entries[key] = Entry(facts, ambiguous=False)
-    elif first.facts[0] != facts[0] and not first.ambiguous:  # the tenant stands first in FILLS
-        entries[key] = first._replace(ambiguous=True)
-
-
-def _refused(rules: Rules, number: int, record: Record, prepared: Record, text: str | None) -> Refused:
-    try:
-        return Refused(number, rules.row(prepared, number), None, record, text)
-    except RejectedError as fault:
-        return Refused(number, None, fault, record, text)
-
-
-def _format_of(path: Path, sample: Sample) -> Format:
-    if any(item.recognises(sample) for item in FORMATS.values()):
-        return detect(path, sample)
-    columns: dict[str, tuple[Field, ...]] = {
-        name: (kind(name),) for name, kind in FILLS.items() if name in sample.columns
-    }
-    if not columns:
-        raise BadInputError(
-            f"{path}: --join: no known format, and no column called {', '.join(FILLS)}; "
-            f"columns found: {', '.join(sample.columns[:20]) or 'none'}"
-        )
-    needs = tuple(columns)
-    columns |= {"arrived_at": (Wall("arrived_at"),), "request_id": (Text("request_id"),), "status": (Text("status"),)}
-    return Format("names", (sample.container,), needs, columns)
-
-
 def on_wall_clock(columns: Columns, sample: Sample) -> bool:
     """Arrivals of this log are of the calendar, not of a clock that started with the log or the machine."""
     places = columns.get("arrived_at", ())
@@ -278,13 +191,13 @@ class Join:
         self.matched: set[str] = set()
         self.left_only: dict[str, None] = {}
         self.on_wall_clock = False
-        self._side: _Key | None = None
+        self._side: SideKey | None = None
 
     def attach(self, log_format: Format, sample: Sample, file: str) -> Format:
         """The format with the gateway's columns beside its own."""
         columns = dict(log_format.columns_for(sample))
         self.on_wall_clock = on_wall_clock(columns, sample)
-        side = self._side = _Key(self.key.left, f"--on {self.key.left}", log_format, sample, file)
+        side = self._side = SideKey(self.key.left, f"--on {self.key.left}", log_format, sample, file)
         own = {name: tuple(place.column for place in columns.get(name, ())) for name in FILLS}
         keys: dict[str, str] = {}
         for name, kind in FILLS.items():

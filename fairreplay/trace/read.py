@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
-from fairreplay.errors import BadInputError
+from fairreplay.errors import BadInputError, UsageError
 from fairreplay.trace.asked import OUTSIDE, Applied, Asked
-from fairreplay.trace.containers import Read, inspect, records, sample_within
-from fairreplay.trace.detect import detect
-from fairreplay.trace.fields import After, Columns, Format, Relative, Sample, Skipped
-from fairreplay.trace.join import Gateway
+from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
+from fairreplay.trace.detect import detect, listed
+from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
 from fairreplay.trace.values import iso, rounded_us
@@ -111,12 +110,14 @@ def content_id(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
-def read_source(path: Path, reading: Reading, wanted: str = "auto", asked: Asked = NOTHING_ASKED) -> SourceRead:
-    """Read all of ``path`` as format ``wanted`` (``auto``: as what it is).
+def read_source(
+    path: Path, reading: Reading, wanted: str | Format = "auto", asked: Asked = NOTHING_ASKED
+) -> SourceRead:
+    """Read all of ``path`` as format ``wanted`` (``auto``: as what it is; a ``Format``: as a mapping file says).
 
     Raises:
         BadInputError: the file as a whole cannot be read, or changed while it was.
-        UsageError: an unknown format, or a field or key that was asked for and is in no record.
+        UsageError: an unknown format, or a mapping, a field or a key that names what is not there.
     """
     reader = SourceReader(path, reading, wanted, asked)
     blocks = list(reader.blocks())
@@ -127,44 +128,6 @@ def read_source(path: Path, reading: Reading, wanted: str = "auto", asked: Asked
     )
 
 
-def refused_source(gateway: Gateway, matched: set[str], asked: Asked, source: str) -> tuple[SourceFacts, Block]:
-    """What a joined log says was refused before any engine, as a source: its facts and all of its rows.
-
-    ``matched``: keys that an engine's log has; ``source``: the content id of this remainder.
-    """
-    applied = Applied(replace(asked, tenant_from=None, gateway=None), gateway.format, gateway.sample, str(gateway.path))
-    is_csv = gateway.sample.container == "csv"
-    rows: list[Row] = []
-    rejects: list[Reject] = []
-    for item in gateway.without(matched):
-        if item.row is not None:
-            rows.append(item.row)
-        elif item.fault is not None:
-            value = applied.keeping.value(item.fault.column, shown(item.fault.value))
-            line = applied.keeping.line(item.record, item.text, is_csv)
-            rejects.append(Reject(item.number, item.fault.column, value, item.fault.reason, line))
-    order = _Order()
-    frame = applied.rows(_canonical(rows, source))
-    order.see(frame)
-    facts = SourceFacts(
-        path=gateway.path,
-        source=source,
-        format=gateway.format,
-        container=gateway.sample.container,
-        accepted=frame.height,
-        rejected=len(rejects),
-        skipped={OUTSIDE: applied.outside} if applied.outside else {},
-        own_ids=False,
-        ignored_columns=(),
-        assumptions=(),
-        clamped=0,
-        out_of_order=order.late,
-        runs=order.runs(),
-        applied=applied,
-    )
-    return facts, Block(frame, tuple(rejects))
-
-
 class SourceReader:
     """A source, block by block: ``blocks()`` once to its end, then ``facts()``. Memory is bounded by the block.
 
@@ -173,25 +136,42 @@ class SourceReader:
         UsageError: an unknown format.
     """
 
-    def __init__(self, path: Path, reading: Reading, wanted: str = "auto", asked: Asked = NOTHING_ASKED) -> None:
+    def __init__(
+        self,
+        path: Path,
+        reading: Reading,
+        wanted: str | Format = "auto",
+        asked: Asked = NOTHING_ASKED,
+        source: str | None = None,
+    ) -> None:
         self.path = path
         self._reading = reading
         self._before = _state(path)
-        self.source = content_id(path)
-        self._content = inspect(path)
-        log_format = detect(path, self._content.sample, wanted)
-        self._sample = sample_within(self._content.sample, log_format)
-        self._applied = Applied(asked, log_format, self._sample, str(path))
+        self.source = source or content_id(path)
+        self._content = inspect(path, wanted if isinstance(wanted, Format) else None)
+        self.format = detect(path, self._content.sample, wanted)
+        found = listed(self._content.sample)
+        refused = self.format.refuse(self._content.sample) if self.format.refuse else None
+        if refused is not None:
+            raise BadInputError(f"{path}: {self.format.name}: {refused}; columns found: {found}")
+        self._sample = sample_within(self._content.sample, self.format)
+        if self.format.survey is not None:
+            self.format = surveyed(path, self._content, self.format, self._sample)
+        self._applied = Applied(asked, self.format, self._sample, str(path))
         self.format, self._columns = self._applied.format, self._applied.columns
+        if "prompt_tokens" not in self._columns:
+            raise BadInputError(
+                f"{path}: {self.format.name}: no token counts; give a log that has them with --join FILE --on KEY; "
+                f"columns found: {found}"
+            )
         self._rules = Rules(self._columns, reading, str(path), self.source)
         self._id_columns = [place.column for place in self._columns.get("request_id", ())]
-        self._records = 0
         self._accepted = 0
         self._rejected = 0
         self._skipped: Counter[str] = Counter()
         self._keys: set[str] = set()
         self._names_ids = False
-        self._order = _Order()
+        self._order = Order()
 
     def blocks(self) -> Iterator[Block]:
         """Every record of the source, in file order.
@@ -200,8 +180,8 @@ class SourceReader:
             BadInputError: damage on the way, or the file changed while it was read.
             UsageError: a field or key that was asked for is in no record.
         """
-        reads = records(self.path, self._content, self.format)
-        while batch := _batch(reads):
+        prepared = prepared_records(records(self.path, self._content, self.format), self.format)
+        while batch := _batch(prepared):
             yield self._strict(batch)
         if _state(self.path) != self._before:
             raise BadInputError(f"{self.path}: changed while it was read; ingest it when it is complete")
@@ -226,32 +206,30 @@ class SourceReader:
             applied=self._applied,
         )
 
-    def _strict(self, reads: Sequence[Read]) -> Block:
+    def _strict(self, batch: Sequence[tuple[int, Read, Prepared]]) -> Block:
         """Records one by one."""
         rows: list[Row] = []
         rejects: list[Reject] = []
-        keeping, is_csv = self._applied.keeping, self._sample.container == "csv"
-        for number, read in enumerate(reads, self._records):
-            record = read.value
-            if record is None:
-                line = keeping.broken(read.text or "")
+        for number, read, prepared in batch:
+            if prepared is None:
+                line = self._applied.keeping.broken(read.text or "")
                 rejects.append(Reject(number, None, line, "unparsable_record", line))
                 continue
-            self._keys |= record.keys()
-            prepared = self.format.prepare(record) if self.format.prepare else record
+            self._keys |= (read.value or {}).keys()
             if isinstance(prepared, Skipped):
                 self._skipped[prepared.reason] += 1
                 continue
             try:
+                if isinstance(prepared, RejectedError):
+                    raise prepared
                 rows.append(self._rules.row(prepared, number))
             except RejectedError as error:
-                line = keeping.line(record, read.text, is_csv)
-                value = keeping.value(error.column, shown(error.value))
+                line = self._applied.kept_line(read, prepared)
+                value = self._applied.keeping.value(error.column, shown(error.value))
                 rejects.append(Reject(number, error.column, value, error.reason, line))
                 continue
-            self._names_ids = self._names_ids or any(record.get(name) is not None for name in self._id_columns)
-        self._records += len(reads)
-        return self._block(_canonical(rows, self.source), rejects)
+            self._names_ids = self._names_ids or any(prepared.get(name) is not None for name in self._id_columns)
+        return self._block(canonical(rows, self.source), rejects)
 
     def _block(self, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Block:
         frame = self._applied.rows(frame)
@@ -261,25 +239,25 @@ class SourceReader:
         return Block(frame, tuple(rejects))
 
 
-def _batch(reads: Iterator[Read]) -> list[Read]:
+def _batch(records: Iterator[tuple[int, Read, Prepared]]) -> list[tuple[int, Read, Prepared]]:
     """The next records, so many that they fit into memory whatever their length."""
-    batch: list[Read] = []
+    batch = []
     size = 0
-    for read in reads:
-        batch.append(read)
-        size += len(read.text or "")
+    for item in records:
+        batch.append(item)
+        size += len(item[1].text or "")
         if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
             break
     return batch
 
 
-def _canonical(rows: Sequence[Row], source: str) -> pl.DataFrame:
+def canonical(rows: Sequence[Row], source: str) -> pl.DataFrame:
     staged = pl.DataFrame(rows, schema=_STAGED, orient="row")
     times = [pl.col(name).cast(SCHEMA[name]) for name in TIME_COLUMNS]
     return staged.with_columns(*times, source=pl.lit(source)).select(COLUMNS)
 
 
-class _Order:
+class Order:
     """How the arrivals follow one another in the source."""
 
     def __init__(self) -> None:
@@ -311,17 +289,52 @@ class _Order:
         return (*self._named, *([f"and {more} more"] if more else []))
 
 
+def surveyed(path: Path, content: Content, log_format: Format, sample: Sample) -> Format:
+    """The format as it is for this file, after a first pass over its records."""
+    assert log_format.survey is not None
+    values = (read.value for read in records(path, content, log_format) if read.value is not None)
+    try:
+        return log_format.survey(sample, values)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+Prepared = Record | Skipped | RejectedError | None
+"""A record as the rules want it; a reject that its format found; None where it cannot be read."""
+
+
+def prepared_records(reads: Iterator[Read], log_format: Format) -> Iterator[tuple[int, Read, Prepared]]:
+    """Every record with its number, as read and as prepared."""
+    if log_format.whole is not None:
+        # The lines themselves are let go: what is kept of a record is what the format keeps.
+        held = [Read(read.value, None if read.value is not None else read.text) for read in reads]
+        answers = iter(log_format.whole([read.value for read in held if read.value is not None]))
+        for number, read in enumerate(held):
+            yield number, read, None if read.value is None else next(answers)
+        return
+    for number, read in enumerate(reads):
+        yield number, read, _answer(read.value, log_format)
+
+
+def _answer(record: Record | None, log_format: Format) -> Prepared:
+    if record is None or log_format.prepare is None:
+        return record
+    try:
+        return log_format.prepare(record)
+    except RejectedError as error:
+        return error
+
+
 def lines_of(facts: SourceFacts, numbers: Sequence[int]) -> Iterator[str]:
     """What is kept of the records ``numbers`` (ascending): a second pass, for those found to be rejects later."""
     wanted = iter(numbers)
     number = next(wanted, None)
     if number is None:
         return
-    content = inspect(facts.path)
-    is_csv = content.sample.container == "csv"
-    for place, read in enumerate(records(facts.path, content, facts.format)):
+    reads = records(facts.path, inspect(facts.path, facts.format), facts.format)
+    for place, read, prepared in prepared_records(reads, facts.format):
         if place == number:
-            yield facts.applied.keeping.line(read.value or {}, read.text, is_csv)
+            yield facts.applied.kept_line(read, prepared)
             number = next(wanted, None)
             if number is None:
                 return
@@ -336,7 +349,7 @@ def _ignored(keys: set[str], log_format: Format, columns: Columns) -> tuple[str,
     used = {place.column for fields in columns.values() for place in fields}
     used |= {place.minus for fields in columns.values() for place in fields if isinstance(place, After) and place.minus}
     own = _OWN_COLUMNS if log_format.name == "native" else frozenset()
-    return tuple(sorted(keys - used - own))
+    return tuple(sorted(keys - used - own - set(log_format.reads)))
 
 
 def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tally, accepted: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Final
 
 from fairreplay.config.model import TypeRule
 from fairreplay.errors import BadInputError
-from fairreplay.trace.fields import After, Columns, Epoch, Field, Ids, Integer, Real, Record, Relative, Wall
+from fairreplay.trace.fields import After, Columns, Epoch, Field, Ids, Integer, Real, Record, Relative, Tokens, Wall
 from fairreplay.trace.schema import (
     DEFAULT_TENANT,
     DEFAULT_TYPE,
@@ -35,6 +35,7 @@ from fairreplay.trace.values import (
     magnitude,
     microseconds,
     parse_number,
+    parse_pattern,
     parse_ticks,
     parse_wall,
     rounded_us,
@@ -158,8 +159,9 @@ class Rules:
         prefix_ids = _ids(found.get("prefix_ids"))
         arrival = times["arrived_at"]
         assert arrival is not None, "_instants refuses a row without arrival"
-        for name, span in spans.items():
-            times[name] = add(arrival, span)
+        for name, (base, span) in spans.items():
+            start = times[base]
+            times[name] = add(start, span) if start is not None else None
 
         type_ = text["type"] or self.reading.type_ or DEFAULT_TYPE
         type_ = TYPE_ALIASES.get(type_, type_)
@@ -256,20 +258,23 @@ class Rules:
 
     def _exact_instant(self, there: Found, *, arrival: bool) -> Number | None:
         place, value = there.field, there.value
-        if isinstance(value, Ticks):
-            if not isinstance(place, Wall):
+        if not isinstance(place, Wall):
+            if isinstance(value, Ticks):
                 raise UnparsableError
-            exact, zoned = parse_ticks(value, self.reading.zone)
-        elif isinstance(place, Wall):
+            return self._exact_number(place, value, arrival=arrival)
+        zone = UTC if place.utc else place.zone or self.reading.zone
+        if isinstance(value, Ticks):
+            exact, zoned = parse_ticks(value, zone)
+        else:
             try:
-                exact, zoned = parse_wall(value, self.reading.zone)
+                exact, zoned = parse_pattern(value, place.pattern, zone) if place.pattern else parse_wall(value, zone)
             except UnparsableError:
                 if parse_number(value) == 0:
                     return None
-                raise
-        else:
-            return self._exact_number(place, value, arrival=arrival)
-        if not zoned:
+                if place.epoch is None:
+                    raise
+                return self._exact_number(Epoch(place.column, place.epoch), value, arrival=arrival)
+        if not zoned and not place.utc and place.zone is None:
             self.tally.naive_columns.add(place.column)
         rounded_us(exact)
         return exact
@@ -278,7 +283,7 @@ class Rules:
         assert isinstance(place, Epoch | Relative)
         number = parse_number(value)
         if isinstance(place, Relative):
-            if number == 0 and not arrival:
+            if number == 0 and (place.monotonic or not arrival):
                 return None
             exact = add(self.reading.t0_us, microseconds(number, place.unit))
         else:
@@ -315,15 +320,15 @@ class Rules:
                     f"are {years} years apart: two clocks; give both on one clock and ingest again"
                 )
 
-    def _spans(self, found: dict[str, Found], record: Record) -> dict[str, Number]:
-        """Exact microseconds after the arrival of the time columns that are durations."""
-        spans: dict[str, Number] = {}
+    def _spans(self, found: dict[str, Found], record: Record) -> dict[str, tuple[str, Number]]:
+        """The time columns that are durations: since when, and exact microseconds."""
+        spans: dict[str, tuple[str, Number]] = {}
         for name in TIME_COLUMNS[1:]:
             there = found.get(name)
             if there is not None and isinstance(there.field, After) and there.value is not None:
                 span = _span(there.field, there.value, record)
                 if span is not None:
-                    spans[name] = span
+                    spans[name] = there.field.base, span
         return spans
 
     def _settle_first_token(
@@ -331,10 +336,10 @@ class Rules:
     ) -> None:
         """A TTFT of 0 with nothing generated is "no first token"; on a row that claims success it is a contradiction.
 
-        A served ``embed`` request answers with its only output: that is its first token.
+        A served ``embed`` request answers once, with all that it has: its first token is its end.
         """
         if type_ == "embed":
-            if status == "ok" and instants["first_token_at"] is None:
+            if status == "ok" and instants["finished_at"] is not None:
                 instants["first_token_at"] = instants["finished_at"]
             return
         if output or instants["first_token_at"] is None or instants["first_token_at"] != instants["arrived_at"]:
@@ -360,7 +365,10 @@ class Rules:
 
 
 def _column(there: Found | None) -> str | None:
-    return there.field.column if there is not None else None
+    if there is None:
+        return None
+    place = there.field
+    return place.source if isinstance(place, Tokens) and place.source else place.column
 
 
 def _span(place: After, value: object, record: Record) -> Number | None:

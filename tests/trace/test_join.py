@@ -11,7 +11,8 @@ import pytest
 
 from fairreplay.errors import BadInputError, UsageError
 from fairreplay.trace.asked import Asked
-from fairreplay.trace.join import JoinKey, read_gateway
+from fairreplay.trace.gateway import read_gateway
+from fairreplay.trace.join import JoinKey
 from fairreplay.trace.read import SourceRead, read_source
 from fairreplay.trace.rules import Reading
 
@@ -191,7 +192,7 @@ def test_a_right_side_of_names_alone(tmp_path: Path) -> None:
 
 
 def test_refused_before_the_engine_is_a_row_of_its_own(tmp_path: Path) -> None:
-    """Right without left: refused and failed records are rows, ``ok`` was served elsewhere; a broken line is counted."""
+    """Right without left: refused and failed records are rows, ``ok`` was served elsewhere, a broken line counts."""
     key = JoinKey.parse("request_id", ("chatcmpl-",))
     right = [
         gate(0, "acme", status="rejected"),

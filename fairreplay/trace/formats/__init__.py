@@ -1,24 +1,35 @@
-"""One file a log format, all listed in ``FORMATS``; what is known and cannot be replayed, in ``REFUSED``."""
+"""All log formats: a file each, a module or a mapping file; what is known and cannot be replayed, in ``REFUSED``."""
 
 from __future__ import annotations
 
 from fairreplay.trace.fields import Format
-from fairreplay.trace.formats.azure import AZURE
-from fairreplay.trace.formats.lmbench import LMBENCH
-from fairreplay.trace.formats.mooncake import MOONCAKE
+from fairreplay.trace.formats.aiperf import AIPERF
+from fairreplay.trace.formats.bailian import BAILIAN
+from fairreplay.trace.formats.dynamo import DYNAMO
+from fairreplay.trace.formats.inferencex import INFERENCEX
 from fairreplay.trace.formats.native import NATIVE
-from fairreplay.trace.formats.vidur import VIDUR
-from fairreplay.trace.formats.vllm_requests import VLLM_REQUESTS
+from fairreplay.trace.formats.ragpulse import RAGPULSE
+from fairreplay.trace.formats.sglang import SGLANG
+from fairreplay.trace.formats.trtllm import TRTLLM
 from fairreplay.trace.formats.vtc import VTC
+from fairreplay.trace.mapping import packaged
 
 FORMATS: dict[str, Format] = {
     "native": NATIVE,
+    "sglang": SGLANG,
+    "dynamo": DYNAMO,
+    "trtllm": TRTLLM,
+    "vllm-requests": packaged("vllm-requests"),
+    "aiperf": AIPERF,
     "vtc": VTC,
-    "azure": AZURE,
-    "mooncake": MOONCAKE,
-    "vidur": VIDUR,
-    "vllm-requests": VLLM_REQUESTS,
-    "lmbench": LMBENCH,
+    "inferencex": INFERENCEX,
+    "lmbench": packaged("lmbench"),
+    "azure": packaged("azure"),
+    "mooncake": packaged("mooncake"),
+    "burstgpt": packaged("burstgpt"),
+    "bailian": BAILIAN,
+    "vidur": packaged("vidur"),
+    "ragpulse": RAGPULSE,
 }
 
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
