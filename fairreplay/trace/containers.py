@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from fairreplay.errors import BadInputError
 from fairreplay.trace.fields import Container, Format, Record, Sample
-from fairreplay.trace.values import Ticks, Unit
+from fairreplay.trace.values import Ticks, Unit, UnparsableError, parse_number
 
 LINE_BYTES_MAX: Final = 1 << 20
 """A longer line of a line format is one reject."""
@@ -303,19 +303,19 @@ def _csv_read(line: bytes, header: list[str], delimiter: str) -> Read:
     return Read(dict(zip(header, cells, strict=True)), text)
 
 
-def _csv_header(line: bytes | _Overlong, path: Path, known: Format | None = None) -> list[str]:
-    """Names of the cells: what the first line says, or ``c0``, ``c1``, ... if ``known`` says that it names none."""
+def _csv_header(line: bytes | _Overlong, path: Path, known: Format | None = None) -> tuple[list[str], bool]:
+    """Names of the cells, and whether the first line says them; if not, they are ``c0``, ``c1``, ..."""
     delimiter = known.delimiter if known else ","
     cells = None if isinstance(line, _Overlong) else _csv_cells(line.decode(errors="replace"), delimiter)
     if cells is None:
         raise BadInputError(f"{path}: neither JSON nor CSV nor Parquet (its first line cannot be read); check the file")
-    if known and not known.header:
-        return [f"c{number}" for number in range(len(cells))]
+    if (known and not known.header) or (known is None and _has_no_names(cells)):
+        return [f"c{number}" for number in range(len(cells))], False
     header = [name.strip() for name in cells]
     twice = sorted({name for name in header if header.count(name) > 1 and name})
     if twice:
         raise BadInputError(f"{path}: column {twice[0]} stands twice in the header; rename one")
-    return header
+    return header, True
 
 
 # -- Parquet ----------------------------------------------------------------------------------------------------------
@@ -398,9 +398,18 @@ def inspect(path: Path, known: Format | None = None) -> Content:
     return _inspect_csv(path, head, known)
 
 
+def _has_no_names(cells: list[str]) -> bool:
+    """A first line that is data: no column is called by a number."""
+    try:
+        parse_number(cells[0])
+    except UnparsableError:
+        return False
+    return True
+
+
 def _inspect_csv(path: Path, head: list[bytes | _Overlong], known: Format | None) -> Content:
-    header = _csv_header(head[0], path, known)
-    rows = head if known and not known.header else head[1:]
+    header, named = _csv_header(head[0], path, known)
+    rows = head[1:] if named else head
     reads = _csv_reads(iter(rows), header, known.delimiter if known else ",")
     return Content(_sample("csv", reads, tuple(header)), [])
 
@@ -484,6 +493,6 @@ def records(path: Path, content: Content, log_format: Format) -> Iterator[Read]:
                     yield from _json_reads(line, log_format)
             else:
                 first = next(lines)
-                header = _csv_header(first, path, log_format)
-                rows = lines if log_format.header else itertools.chain([first], lines)
+                header, named = _csv_header(first, path, log_format)
+                rows = lines if named else itertools.chain([first], lines)
                 yield from _csv_reads(rows, header, log_format.delimiter)

@@ -5,6 +5,7 @@ A format is data. The one strict path (``rules``) turns a record and this declar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -134,8 +135,8 @@ class Format:
 
     ``refuse`` says why a log of this format cannot be replayed at all, judging its first records.
 
-    ``private`` names keys that hold prompts and answers. A format that lists any keeps of a reject only what its
-    ``prepare`` or ``whole`` let through. ``reads`` are the source's columns that they look into.
+    ``private`` finds where a prompt or an answer begins in a line. A format whose logs may hold any keeps of a reject
+    only what its ``prepare`` or ``whole`` let through. ``reads`` are the source's columns that they look into.
     """
 
     name: str
@@ -147,7 +148,7 @@ class Format:
     explode: Callable[[Record], list[object] | None] | None = None
     whole: Callable[[Sequence[Record]], Sequence[Record | Skipped]] | None = None
     refuse: Callable[[Sample], str | None] | None = None
-    private: tuple[str, ...] = ()
+    private: re.Pattern[str] | None = None
     reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
     survey: Callable[[Sample, Iterable[Record]], Format] | None = None

@@ -67,12 +67,12 @@ def parse_mapping(text: str, file: str, *, private: bool = True) -> Format:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"map {file}: not TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"map {file}: nested too deeply") from None
     try:
         mapping = MappingFile.model_validate(data)
     except ValidationError as error:
         raise UsageError(f"map {file}{explained(error, text, MappingFile)}") from None
-    except RecursionError:
-        raise UsageError(f"map {file}: nested too deeply") from None
     try:
         plan = _plan(mapping)
     except _FaultError as fault:

@@ -359,8 +359,9 @@ def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tall
         said.append(f"{', '.join(sorted(tally.naive_columns))} without zone, read as {reading.zone_name} (--tz)")
     for place in columns["arrived_at"]:
         if isinstance(place, Relative) and place.column in sample.columns:
+            whose = "of a monotonic clock whose 0 is" if place.monotonic else "from the log's own start,"
             start = iso(rounded_us(reading.t0_us))
-            said.append(f"{place.column} counts {place.unit} from the log's own start, taken as {start} (--t0)")
+            said.append(f"{place.column} counts {place.unit} {whose} taken as {start} (--t0)")
     for name, given, fallback in (("tenant", reading.tenant, DEFAULT_TENANT), ("type", reading.type_, DEFAULT_TYPE)):
         filled = tally.defaulted[name]
         if filled:

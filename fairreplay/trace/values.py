@@ -79,14 +79,6 @@ def parse_number(value: object) -> Number:
     raise UnparsableError
 
 
-def is_zero(value: object) -> bool:
-    """A number that is 0, in any spelling."""
-    try:
-        return parse_number(value) == 0
-    except UnparsableError:
-        return False
-
-
 def whole(number: Number) -> int | None:
     """``number`` as an integer (``76.0`` is 76), or None if it has a fraction."""
     if isinstance(number, int):

@@ -7,13 +7,13 @@ row has zeros for the times that it never reached.
 from __future__ import annotations
 
 from fairreplay.trace.fields import After, Epoch, Format, Record, Skipped, Text, Tokens
-from fairreplay.trace.values import is_zero
+from fairreplay.trace.nested import unless_zero
 
 
 def _prepare(record: Record) -> Record | Skipped:
     if str(record.get("success")).strip().lower() != "false":
         return record
-    times = {name: None for name in ("ttft", "ttlt") if is_zero(record.get(name))}
+    times = {name: unless_zero(record.get(name)) for name in ("ttft", "ttlt")}
     return record | times | {"status": "failed"}
 
 
