@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,9 @@ def ingest(
     log_format: Annotated[
         str, typer.Option("--format", help="The logs' format; auto decides on the first records.")
     ] = "auto",
+    map_file: Annotated[
+        Path | None, typer.Option("--map", metavar="FILE.toml", help="What the columns of any other log mean.")
+    ] = None,
     tz: Annotated[str, typer.Option("--tz", help="Zone of times that carry none.")] = "UTC",
     t0: Annotated[
         str, typer.Option("--t0", help="Instant of clock value 0 in logs that count from their own start (ISO 8601).")
@@ -46,6 +50,8 @@ def ingest(
     from fairreplay.store.ingest import ingest as run
 
     options = _options(log_format, tz, t0, tenant, type_, model, max_reject_rate, max_skew)
+    if map_file is not None:
+        options = _mapped(options, map_file)
     summary = run(sources, store, options)
     if json:
         console.out_json(document(summary))
@@ -91,6 +97,18 @@ def _options(
         max_skew_us=_skew_us(max_skew),
     )
     return IngestOptions(log_format, reading, max_reject_rate)
+
+
+def _mapped(options: IngestOptions, map_file: Path) -> IngestOptions:
+    from dataclasses import replace
+
+    from fairreplay.errors import UsageError
+    from fairreplay.trace.formats import FORMATS
+    from fairreplay.trace.mapping import load_mapping
+
+    if options.format != "auto":
+        raise UsageError(f"--map {map_file} and --format {options.format}: give one of them")
+    return replace(options, mapping=load_mapping(map_file, FORMATS))
 
 
 def _skew_us(text: str) -> int:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from fairreplay.errors import BadInputError
 from fairreplay.trace.fields import Container, Format, Record, Sample
-from fairreplay.trace.values import Ticks, Unit
+from fairreplay.trace.values import Ticks, Unit, UnparsableError, parse_number
 
 LINE_BYTES_MAX: Final = 1 << 20
 """A longer line of a line format is one reject."""
@@ -256,14 +256,14 @@ def _document_read(row: object) -> Read:
 # -- CSV --------------------------------------------------------------------------------------------------------------
 
 
-def _csv_cells(line: str) -> list[str] | None:
+def _csv_cells(line: str, delimiter: str) -> list[str] | None:
     try:
-        return next(csv.reader([line], strict=True))
+        return next(csv.reader([line], strict=True, delimiter=delimiter))
     except (csv.Error, StopIteration):
         return None
 
 
-def _csv_reads(lines: Iterator[bytes | _Overlong], header: list[str]) -> Iterator[Read]:
+def _csv_reads(lines: Iterator[bytes | _Overlong], header: list[str], delimiter: str = ",") -> Iterator[Read]:
     """CSV rows. A quote that never closes spoils its own line only: the lines after it are read again by themselves."""
     csv.field_size_limit(LINE_BYTES_MAX)
     waiting: deque[bytes | _Overlong] = deque()
@@ -285,33 +285,37 @@ def _csv_reads(lines: Iterator[bytes | _Overlong], header: list[str]) -> Iterato
             parts.append(more)
             quotes += more.count(b'"')
             size += len(more)
-        read = _csv_read(b"\n".join(parts), header)
+        read = _csv_read(b"\n".join(parts), header, delimiter)
         if read.value is None and len(parts) > 1:
             waiting.extendleft(reversed(parts[1:]))
             read = _unreadable(line)
         yield read
 
 
-def _csv_read(line: bytes, header: list[str]) -> Read:
+def _csv_read(line: bytes, header: list[str], delimiter: str) -> Read:
     try:
         text = line.decode()
     except UnicodeDecodeError:
         return _unreadable(line)
-    cells = _csv_cells(text)
+    cells = _csv_cells(text, delimiter)
     if cells is None or len(cells) != len(header):
         return Read(None, text)
     return Read(dict(zip(header, cells, strict=True)), text)
 
 
-def _csv_header(line: bytes | _Overlong, path: Path) -> list[str]:
-    cells = None if isinstance(line, _Overlong) else _csv_cells(line.decode(errors="replace"))
+def _csv_header(line: bytes | _Overlong, path: Path, known: Format | None = None) -> tuple[list[str], bool]:
+    """Names of the cells, and whether the first line says them; if not, they are ``c0``, ``c1``, ..."""
+    delimiter = known.delimiter if known else ","
+    cells = None if isinstance(line, _Overlong) else _csv_cells(line.decode(errors="replace"), delimiter)
     if cells is None:
         raise BadInputError(f"{path}: neither JSON nor CSV nor Parquet (its first line cannot be read); check the file")
+    if (known and not known.header) or (known is None and _has_no_names(cells)):
+        return [f"c{number}" for number in range(len(cells))], False
     header = [name.strip() for name in cells]
     twice = sorted({name for name in header if header.count(name) > 1 and name})
     if twice:
         raise BadInputError(f"{path}: column {twice[0]} stands twice in the header; rename one")
-    return header
+    return header, True
 
 
 # -- Parquet ----------------------------------------------------------------------------------------------------------
@@ -360,8 +364,8 @@ def _parquet_column(column: Any) -> list[object]:
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def inspect(path: Path) -> Content:
-    """What kind of file this is, and its first records.
+def inspect(path: Path, known: Format | None = None) -> Content:
+    """What kind of file this is, and its first records; ``known``: the format, where a person has said it.
 
     Raises:
         BadInputError: empty, damaged, or nothing that can be read.
@@ -380,6 +384,8 @@ def inspect(path: Path) -> Content:
     first = head[0]
     if isinstance(first, _Overlong):
         raise BadInputError(f"{path}: starts with a line of more than {DOCUMENT_BYTES_MAX} bytes; split it")
+    if known is not None and known.containers == ("csv",):
+        return _inspect_csv(path, head, known)
     if first.lstrip()[:1] in (b"{", b"["):
         content = _inspect_json(path, head)
         if content is not None:
@@ -389,9 +395,23 @@ def inspect(path: Path) -> Content:
         return Content(_sample("jsonl", reads), [])
     if first.lstrip()[:1] in (b"{", b"["):
         raise BadInputError(f"{path}: not JSON: {_json_fault(first)}; check the file")
-    header = _csv_header(first, path)
-    rows = _csv_reads(iter(head[1:]), header)
-    return Content(_sample("csv", rows, tuple(header)), [])
+    return _inspect_csv(path, head, known)
+
+
+def _has_no_names(cells: list[str]) -> bool:
+    """A first line that is data: no column is called by a number."""
+    try:
+        parse_number(cells[0])
+    except UnparsableError:
+        return False
+    return True
+
+
+def _inspect_csv(path: Path, head: list[bytes | _Overlong], known: Format | None) -> Content:
+    header, named = _csv_header(head[0], path, known)
+    rows = head[1:] if named else head
+    reads = _csv_reads(iter(rows), header, known.delimiter if known else ",")
+    return Content(_sample("csv", reads, tuple(header)), [])
 
 
 def _inspect_json(path: Path, head: list[bytes | _Overlong]) -> Content | None:
@@ -472,5 +492,7 @@ def records(path: Path, content: Content, log_format: Format) -> Iterator[Read]:
                 for line in lines:
                     yield from _json_reads(line, log_format)
             else:
-                header = _csv_header(next(lines), path)
-                yield from _csv_reads(lines, header)
+                first = next(lines)
+                header, named = _csv_header(first, path, log_format)
+                rows = lines if named else itertools.chain([first], lines)
+                yield from _csv_reads(rows, header, log_format.delimiter)

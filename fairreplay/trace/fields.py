@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Literal
 
 from fairreplay.trace.values import Unit
@@ -18,14 +19,18 @@ Record = dict[str, object]
 
 @dataclass(frozen=True)
 class Wall:
-    """An instant as ISO 8601 text or a typed timestamp; without zone it is one of ``--tz``, or always UTC if ``utc``.
+    """An instant as ISO 8601 text or a typed timestamp.
 
-    Where the source writes Unix time instead in some of its forms, ``epoch`` is the unit of numbers.
+    Without zone it is one of ``zone``, else of ``--tz``, or always UTC if ``utc``. ``pattern``: text of another form,
+    in the directives of ``values.parse_pattern``. Where the source writes Unix time instead in some of its forms,
+    ``epoch`` is the unit of numbers.
     """
 
     column: str
     utc: bool = False
     epoch: Unit | None = None
+    zone: tzinfo | None = None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,13 @@ class Relative:
 class After:
     """A duration after the arrival; with ``minus`` the difference of two marks of one monotonic clock.
 
-    -1 is unknown; so is a mark of 0.
+    -1 is unknown; so is a mark of 0. ``base``: the earlier time column that it counts from.
     """
 
     column: str
     unit: Unit
     minus: str | None = None
+    base: str = "arrived_at"
 
 
 @dataclass(frozen=True)
@@ -120,11 +126,15 @@ class Format:
     """One log format.
 
     ``needs`` names what a record of it has, for messages; ``matches`` is the test, by default that all of ``needs``
-    are there. ``prepare`` rewrites a record where its fields depend on each other, or skips it. ``explode`` gives the
-    records inside a document that holds a whole run, or None if it holds none. ``whole`` does what ``prepare`` does
-    where a record depends on others of the file: it gets all of them and answers for each; its answers then go through
-    ``prepare``. ``tenant_from`` is the format with another field as the tenant, where that stands in other records than
-    the request's own. ``refuse`` says why a log of this format cannot be replayed at all, judging its first records.
+    are there. ``prepare`` rewrites a record where its fields depend on each other, skips it, or raises a reject.
+    ``explode`` gives the records inside a document that holds a whole run, or None if it holds none.
+
+    Two ways for formats whose records need one another: ``whole`` gets all records of the file and answers for each,
+    and its answers then go through ``prepare``; ``survey`` is a first pass that only collects: from the first records
+    and all records of a file it gives the format as it is for this file. ``tenant_from`` is the format with another
+    field as the tenant, where that stands in other records than the request's own.
+
+    ``refuse`` says why a log of this format cannot be replayed at all, judging its first records.
 
     ``private`` finds where a prompt or an answer begins in a line. A format whose logs may hold any keeps of a reject
     only what its ``prepare`` or ``whole`` let through. ``reads`` are the source's columns that they look into.
@@ -143,6 +153,10 @@ class Format:
     private: re.Pattern[str] | None = None
     reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
+    survey: Callable[[Sample, Iterable[Record]], Format] | None = None
+    delimiter: str = ","
+    header: bool = True
+    """CSV: what parts the cells, and whether the first line names them (else ``c0``, ``c1``, ...)."""
 
     def recognises(self, sample: Sample) -> bool:
         if sample.container not in self.containers:

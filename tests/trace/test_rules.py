@@ -9,8 +9,8 @@ import pytest
 
 from fairreplay.errors import BadInputError
 from fairreplay.trace.fields import Columns, Sample
+from fairreplay.trace.formats import FORMATS
 from fairreplay.trace.formats.native import NATIVE
-from fairreplay.trace.formats.vllm_requests import VLLM_REQUESTS
 from fairreplay.trace.formats.vtc import VTC
 from fairreplay.trace.rules import REASONS, Reading, RejectedError, Rules
 from fairreplay.trace.schema import COLUMNS
@@ -224,8 +224,8 @@ def test_monotonic_marks_meet_the_arrival_in_durations_only() -> None:
         "queued_ts": Decimal("51.2"), "scheduled_ts": Decimal("51.3"), "first_token_ts": Decimal("51.7000005"),
         "last_token_ts": 0,
     }  # fmt: skip
-    assert isinstance(VLLM_REQUESTS.columns, dict)
-    row = dict(zip(COLUMNS, rules_of(VLLM_REQUESTS.columns).row(record, 0), strict=False))
+    assert isinstance(FORMATS["vllm-requests"].columns, dict)
+    row = dict(zip(COLUMNS, rules_of(FORMATS["vllm-requests"].columns).row(record, 0), strict=False))
     arrival = 1710000000_100000
     times = (row["arrived_at"], row["scheduled_at"], row["first_token_at"], row["finished_at"])
     assert times == (arrival, arrival + 100_000, arrival + 500_000, None)  # half of a microsecond goes to the even one
