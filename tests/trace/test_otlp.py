@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from fairreplay.errors import BadInputError
-from fairreplay.trace.containers import inspect, records
-from fairreplay.trace.formats.otlp import OTLP
+from fairreplay.errors import BadInputError, UsageError
+from fairreplay.trace.asked import Asked
+from fairreplay.trace.gateway import read_gateway
+from fairreplay.trace.join import JoinKey
+from fairreplay.trace.read import read_source
+from fairreplay.trace.rules import Reading
 
 from .nested import Outcome, column, outcome
 
@@ -203,12 +206,10 @@ def test_another_attribute_may_name_the_tenant_anywhere_in_the_trace(tmp_path: P
     lines += [export(engine("3", trace="b", attrs=own)), export(engine("4", trace="c"), customer="resource")]
     path = tmp_path / "l"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert OTLP.tenant_from is not None
-    changed = OTLP.tenant_from("customer")
-    read = list(records(path, inspect(path), changed))
-    assert changed.whole is not None
-    rows = changed.whole([item.value for item in read if item.value is not None])
-    assert [row["tenant"] for row in rows if isinstance(row, dict)] == ["7", "own", "resource"]
+    read = read_source(path, Reading(), asked=Asked(tenant_from="customer"))
+    assert read.frame["tenant"].to_list() == ["7", "own", "resource"]
+    with pytest.raises(UsageError, match="--tenant-from customr: in no record"):
+        read_source(path, Reading(), asked=Asked(tenant_from="customr"))
 
 
 def test_type(tmp_path: Path) -> None:
@@ -341,3 +342,13 @@ def test_a_deep_and_a_wide_trace_take_no_quadratic_time(tmp_path: Path) -> None:
     wide = [{"traceId": "e" * 32, "spanId": f"{index:x}", "parentSpanId": "1"} for index in range(1, size)]
     lines = [export(*(genai("1") | ids for ids in group)) for group in (chain, wide)]
     assert len(outcome(tmp_path / "l", lines, "otlp").rows) == 1 + size - 2
+
+
+def test_engine_spans_join_a_gateway_log_by_an_attribute(tmp_path: Path) -> None:
+    path, other = tmp_path / "l", tmp_path / "gateway"
+    path.write_text(json.dumps(export(engine("1"), engine("2"))))
+    row = {"arrived_at": "2026-03-02T08:00:00Z", "prompt_tokens": 1, "output_tokens": 1}
+    other.write_text("".join(json.dumps(row | {"call": name, "tenant": f"t{name}"}) + "\n" for name in ("1", "2")))
+    key = JoinKey.parse("gen_ai.request.id=call")
+    asked = Asked(key=key, gateway=read_gateway(other, Reading(), key, "0" * 16))
+    assert read_source(path, Reading(), asked=asked).frame["tenant"].to_list() == ["t1", "t2"]

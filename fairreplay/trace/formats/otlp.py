@@ -324,6 +324,7 @@ def _row(span: Span, names: Names) -> Record:
     own, record = span.attributes, span.record
     kind = 0 if span.engine else 1
     row: Record = {
+        "attributes": own,  # a key of a join may stand there
         "tenant": _tenant(span, names),
         "type": _type(span),
         MODEL: span.near.get(MODEL),
