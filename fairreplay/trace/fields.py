@@ -5,7 +5,6 @@ A format is data. The one strict path (``rules``) turns a record and this declar
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -136,8 +135,8 @@ class Format:
 
     ``refuse`` says why a log of this format cannot be replayed at all, judging its first records.
 
-    ``private`` finds where a prompt or an answer begins in a line. A format whose logs may hold any keeps of a reject
-    only what its ``prepare`` or ``whole`` let through. ``reads`` are the source's columns that they look into.
+    ``private``: its logs may hold prompts and answers; of a reject only what ``prepare`` or ``whole`` let through is
+    kept. ``reads`` are the source's columns that they look into.
     """
 
     name: str
@@ -150,7 +149,7 @@ class Format:
     whole: Callable[[Sequence[Record]], Iterable[Record | Skipped]] | None = None
     tenant_from: Callable[[str], Format] | None = None
     refuse: Callable[[Sample], str | None] | None = None
-    private: re.Pattern[str] | None = None
+    private: bool = False
     reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
     survey: Callable[[Sample, Iterable[Record]], Format] | None = None

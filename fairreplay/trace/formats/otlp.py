@@ -7,7 +7,6 @@ GenAI semantic conventions of OpenTelemetry.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -408,7 +407,7 @@ OTLP = Format(
     explode=partial(_explode, names=Names()),
     whole=partial(_whole, names=Names()),
     tenant_from=_tenant_from,
-    private=re.compile(r'"(?:gen_ai\.(?:input|output|prompt|completion|system_instructions)|llm\.|input\.|output\.)'),
+    private=True,
     reads=(
         "traceId",
         "spanId",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairreplay.trace.fields import After, Format, Record, Relative, Sample, Text, Tokens
-from fairreplay.trace.nested import first_known, number_of, private_keys, total, unless_zero
+from fairreplay.trace.nested import first_known, number_of, total, unless_zero
 from fairreplay.trace.values import known
 
 ARRAYS = ("start_times", "ttfts", "latencies", "itls", "server_queue_times", "input_lens", "output_lens", "errors")
@@ -83,7 +83,7 @@ VLLM_BENCH = Format(
     refuse=_refuse,
     explode=_explode,
     prepare=_prepare,
-    private=private_keys("generated_texts"),
+    private=True,
     columns={
         "type": (Text("endpoint_type"),),
         "model": (Text("model_id"),),
