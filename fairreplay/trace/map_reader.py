@@ -50,11 +50,6 @@ _KINDS: Final[dict[str, Callable[[str], Field]]] = {
     **dict.fromkeys(("weight", "batch_utilization"), Real),
     "prefix_ids": Ids,
 }
-_PRIVATE: Final = (
-    *("prompt", "prompts", "messages", "content", "text", "input", "output"),
-    *("completion", "choices", "response", "answer", "body", "payload"),
-)
-"""Keys under which logs of any make keep prompts and answers."""
 _PATHS_MAX: Final = 2000
 _DEPTH_MAX: Final = 6
 
@@ -234,7 +229,7 @@ def mapped_format(plan: Plan, file: str, *, private: bool) -> Format:
         prepare=_preparer(plan, kept, builder.made) if kept is not None else None,
         explode=_exploder(records) if records else None,
         survey=survey if private else None,
-        private=nested.private_keys(*_PRIVATE) if private else None,
+        private=private,
         reads=tuple(dict.fromkeys(item.parts[0] for item in named)),
         prefix_block_tokens=ids.block_tokens if ids else None,
         delimiter=mapping.read.delimiter,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
 from fairreplay.errors import BadInputError, UsageError
+from fairreplay.trace.asked import OUTSIDE, Applied, Asked
 from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
@@ -21,10 +20,13 @@ from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, sh
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
 from fairreplay.trace.values import iso, rounded_us
 
-BATCH_ROWS: Final = 1 << 15
+BATCH_ROWS: Final = 1 << 13
+BATCH_CHARACTERS: Final = 1 << 24
+"""Records that are read one by one are gathered into blocks of at most so many."""
 CLOCK_BACK_US: Final = 3_600_000_000
 """A clock that jumps back by more than an hour has been restarted."""
 RUNS_NAMED_MAX: Final = 10
+NOTHING_ASKED: Final = Asked()
 _OWN_COLUMNS: Final = frozenset({"seq", "source"})
 _STAGED: Final = {
     name: pl.Int64() if name in TIME_COLUMNS else dtype for name, dtype in SCHEMA.items() if name != "source"
@@ -52,15 +54,26 @@ class Reject:
 
 
 @dataclass(frozen=True)
-class SourceRead:
-    """A source read to its end. ``frame`` has the canonical columns in file order, duplicates not yet settled."""
+class Block:
+    """Consecutive records of a source: the accepted ones as canonical rows in file order, and the rejects among them.
+
+    Duplicates are not yet settled.
+    """
+
+    frame: pl.DataFrame
+    rejects: tuple[Reject, ...]
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """What there is to say about a source that was read to its end, but for its rows."""
 
     path: Path
     source: str
     format: Format
     container: str
-    frame: pl.DataFrame
-    rejects: tuple[Reject, ...]
+    accepted: int
+    rejected: int
     skipped: dict[str, int]
     own_ids: bool
     """No record names its id: ids are made from the content id and the record's number, and cannot repeat."""
@@ -69,11 +82,26 @@ class SourceRead:
     clamped: int
     out_of_order: int
     runs: tuple[str, ...]
+    applied: Applied
+    """What was asked for beyond the log, and what came of it."""
+
+    @property
+    def records(self) -> int:
+        """Everything read."""
+        return self.rows + sum(self.skipped.values())
 
     @property
     def rows(self) -> int:
         """Records read, without the skipped ones."""
-        return self.frame.height + len(self.rejects)
+        return self.accepted + self.rejected
+
+
+@dataclass(frozen=True)
+class SourceRead(SourceFacts):
+    """A source that fits into memory, whole. ``frame`` has the canonical columns in file order."""
+
+    frame: pl.DataFrame
+    rejects: tuple[Reject, ...]
 
 
 def content_id(path: Path) -> str:
@@ -82,104 +110,186 @@ def content_id(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
-def read_source(path: Path, reading: Reading, wanted: str | Format = "auto") -> SourceRead:
-    """Read ``path`` as format ``wanted`` (``auto``: as what it is; a ``Format``: as a mapping file says).
+def read_source(
+    path: Path, reading: Reading, wanted: str | Format = "auto", asked: Asked = NOTHING_ASKED
+) -> SourceRead:
+    """Read all of ``path`` as format ``wanted`` (``auto``: as what it is; a ``Format``: as a mapping file says).
 
     Raises:
         BadInputError: the file as a whole cannot be read, or changed while it was.
-        UsageError: an unknown format, or a mapping that names what is not there.
+        UsageError: an unknown format, or a mapping, a field or a key that names what is not there.
     """
-    before = _state(path)
-    source = content_id(path)
-    content = inspect(path, wanted if isinstance(wanted, Format) else None)
-    log_format = detect(path, content.sample, wanted)
-    refused = log_format.refuse(content.sample) if log_format.refuse else None
-    if refused is not None:
-        raise BadInputError(f"{path}: {log_format.name}: {refused}; columns found: {listed(content.sample)}")
-    sample = sample_within(content.sample, log_format)
-    if log_format.survey is not None:
-        log_format = _surveyed(path, content, log_format, sample)
-    columns = log_format.columns_for(sample)
-    if "prompt_tokens" not in columns:
-        raise BadInputError(
-            f"{path}: {log_format.name}: no token counts; give a log that has them with --join FILE --on KEY; "
-            f"columns found: {listed(content.sample)}"
-        )
-    rules = Rules(columns, reading, str(path), source)
-    gathered = _gather(path, content, log_format, rules)
-    if _state(path) != before:
-        raise BadInputError(f"{path}: changed while it was read; ingest it when it is complete")
-    frame = gathered.frame(source)
-    arrivals = frame["arrived_at"].cast(pl.Int64)
+    reader = SourceReader(path, reading, wanted, asked)
+    blocks = list(reader.blocks())
     return SourceRead(
-        path=path,
-        source=source,
-        format=log_format,
-        container=sample.container,
-        frame=frame,
-        rejects=tuple(gathered.rejects),
-        skipped=dict(sorted(gathered.skipped.items())),
-        own_ids=not gathered.names_ids,
-        ignored_columns=_ignored(gathered.keys | set(sample.columns), log_format, columns),
-        assumptions=_assumptions(columns, sample, reading, rules.tally, frame.height),
-        clamped=rules.tally.clamped,
-        out_of_order=int((arrivals < arrivals.cum_max()).sum()),
-        runs=_runs(frame, arrivals),
+        **vars(reader.facts()),
+        frame=pl.concat([pl.DataFrame(schema=SCHEMA), *(block.frame for block in blocks)]),
+        rejects=tuple(reject for block in blocks for reject in block.rejects),
     )
 
 
-class _Gathered:
-    """What has been read so far: full batches as frames, the rest as rows."""
+class SourceReader:
+    """A source, block by block: ``blocks()`` once to its end, then ``facts()``. Memory is bounded by the block.
+
+    Raises:
+        BadInputError: the file as a whole cannot be read.
+        UsageError: an unknown format.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        reading: Reading,
+        wanted: str | Format = "auto",
+        asked: Asked = NOTHING_ASKED,
+        source: str | None = None,
+    ) -> None:
+        self.path = path
+        self._reading = reading
+        self._before = _state(path)
+        self.source = source or content_id(path)
+        self._content = inspect(path, wanted if isinstance(wanted, Format) else None)
+        self.format = detect(path, self._content.sample, wanted)
+        found = listed(self._content.sample)
+        refused = self.format.refuse(self._content.sample) if self.format.refuse else None
+        if refused is not None:
+            raise BadInputError(f"{path}: {self.format.name}: {refused}; columns found: {found}")
+        self._sample = sample_within(self._content.sample, self.format)
+        if self.format.survey is not None:
+            self.format = surveyed(path, self._content, self.format, self._sample)
+        self._applied = Applied(asked, self.format, self._sample, str(path))
+        self.format, self._columns = self._applied.format, self._applied.columns
+        if "prompt_tokens" not in self._columns:
+            raise BadInputError(
+                f"{path}: {self.format.name}: no token counts; give a log that has them with --join FILE --on KEY; "
+                f"columns found: {found}"
+            )
+        self._rules = Rules(self._columns, reading, str(path), self.source)
+        self._id_columns = [place.column for place in self._columns.get("request_id", ())]
+        self._accepted = 0
+        self._rejected = 0
+        self._skipped: Counter[str] = Counter()
+        self._keys: set[str] = set()
+        self._names_ids = False
+        self._order = Order()
+
+    def blocks(self) -> Iterator[Block]:
+        """Every record of the source, in file order.
+
+        Raises:
+            BadInputError: damage on the way, or the file changed while it was read.
+            UsageError: a field or key that was asked for is in no record.
+        """
+        prepared = prepared_records(records(self.path, self._content, self.format), self.format)
+        while batch := _batch(prepared):
+            yield self._strict(batch)
+        if _state(self.path) != self._before:
+            raise BadInputError(f"{self.path}: changed while it was read; ingest it when it is complete")
+        self._applied.check()
+
+    def facts(self) -> SourceFacts:
+        """What the blocks gave in all."""
+        return SourceFacts(
+            path=self.path,
+            source=self.source,
+            format=self.format,
+            container=self._sample.container,
+            accepted=self._accepted,
+            rejected=self._rejected,
+            skipped=dict(sorted((self._skipped + Counter({OUTSIDE: self._applied.outside})).items())),
+            own_ids=not self._names_ids,
+            ignored_columns=_ignored(self._keys | set(self._sample.columns), self.format, self._columns),
+            assumptions=_assumptions(self._columns, self._sample, self._reading, self._rules.tally, self._accepted),
+            clamped=self._rules.tally.clamped,
+            out_of_order=self._order.late,
+            runs=self._order.runs(),
+            applied=self._applied,
+        )
+
+    def _strict(self, batch: Sequence[tuple[int, Read, Prepared]]) -> Block:
+        """Records one by one."""
+        rows: list[Row] = []
+        rejects: list[Reject] = []
+        for number, read, prepared in batch:
+            if prepared is None:
+                line = self._applied.keeping.broken(read.text or "")
+                rejects.append(Reject(number, None, line, "unparsable_record", line))
+                continue
+            self._keys |= (read.value or {}).keys()
+            if isinstance(prepared, Skipped):
+                self._skipped[prepared.reason] += 1
+                continue
+            try:
+                if isinstance(prepared, RejectedError):
+                    raise prepared
+                rows.append(self._rules.row(prepared, number))
+            except RejectedError as error:
+                line = self._applied.kept_line(read, prepared)
+                value = self._applied.keeping.value(error.column, shown(error.value))
+                rejects.append(Reject(number, error.column, value, error.reason, line))
+                continue
+            self._names_ids = self._names_ids or any(prepared.get(name) is not None for name in self._id_columns)
+        return self._block(canonical(rows, self.source), rejects)
+
+    def _block(self, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Block:
+        frame = self._applied.rows(frame)
+        self._accepted += frame.height
+        self._rejected += len(rejects)
+        self._order.see(frame)
+        return Block(frame, tuple(rejects))
+
+
+def _batch(records: Iterator[tuple[int, Read, Prepared]]) -> list[tuple[int, Read, Prepared]]:
+    """The next records, so many that they fit into memory whatever their length."""
+    batch = []
+    size = 0
+    for item in records:
+        batch.append(item)
+        size += len(item[1].text or "")
+        if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
+            break
+    return batch
+
+
+def canonical(rows: Sequence[Row], source: str) -> pl.DataFrame:
+    staged = pl.DataFrame(rows, schema=_STAGED, orient="row")
+    times = [pl.col(name).cast(SCHEMA[name]) for name in TIME_COLUMNS]
+    return staged.with_columns(*times, source=pl.lit(source)).select(COLUMNS)
+
+
+class Order:
+    """How the arrivals follow one another in the source."""
 
     def __init__(self) -> None:
-        self.rejects: list[Reject] = []
-        self.skipped: Counter[str] = Counter()
-        self.keys: set[str] = set()
-        self.names_ids = False
-        self._frames: list[pl.DataFrame] = []
-        self._rows: list[Row] = []
+        self.late = 0
+        """Rows after a later arrival."""
+        self._latest: int | None = None
+        self._last: int | None = None
+        self._restarts = 0
+        self._named: list[str] = []
 
-    def add(self, row: Row) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= BATCH_ROWS:
-            self._flush()
+    def see(self, frame: pl.DataFrame) -> None:
+        if frame.is_empty():
+            return
+        arrivals = frame["arrived_at"].cast(pl.Int64)
+        before = pl.Series([self._last], dtype=pl.Int64).append(arrivals)
+        latest = pl.Series([self._latest], dtype=pl.Int64).append(arrivals).cum_max()
+        self.late += int((arrivals < latest[1:]).sum())
+        back = (before.diff()[1:] < -CLOCK_BACK_US).fill_null(value=False)
+        self._restarts += int(back.sum())
+        if len(self._named) < RUNS_NAMED_MAX and back.any():
+            first = frame.filter(back).head(RUNS_NAMED_MAX - len(self._named))
+            instants = first["arrived_at"].cast(pl.Int64)
+            self._named += (f"row {seq}: {iso(arrival)}" for seq, arrival in zip(first["seq"], instants, strict=True))
+        self._last, self._latest = arrivals[-1], latest[-1]
 
-    def _flush(self) -> None:
-        self._frames.append(pl.DataFrame(self._rows, schema=_STAGED, orient="row"))
-        self._rows = []
-
-    def frame(self, source: str) -> pl.DataFrame:
-        self._flush()
-        times = [pl.col(name).cast(SCHEMA[name]) for name in TIME_COLUMNS]
-        staged = pl.concat(self._frames)
-        return staged.with_columns(*times, source=pl.lit(source)).select(COLUMNS)
-
-
-def _gather(path: Path, content: Content, log_format: Format, rules: Rules) -> _Gathered:
-    gathered = _Gathered()
-    id_columns = [place.column for place in rules.columns.get("request_id", ())]
-    for number, read, prepared in _prepared(path, content, log_format):
-        if prepared is None:
-            text = kept_text(read, log_format)
-            gathered.rejects.append(Reject(number, None, text, "unparsable_record", text or ""))
-            continue
-        gathered.keys |= (read.value or {}).keys()
-        if isinstance(prepared, Skipped):
-            gathered.skipped[prepared.reason] += 1
-            continue
-        try:
-            if isinstance(prepared, RejectedError):
-                raise prepared
-            gathered.add(rules.row(prepared, number))
-        except RejectedError as error:
-            line = kept_line(read, prepared, log_format)
-            gathered.rejects.append(Reject(number, error.column, shown(error.value), error.reason, line))
-            continue
-        gathered.names_ids = gathered.names_ids or any(prepared.get(name) is not None for name in id_columns)
-    return gathered
+    def runs(self) -> tuple[str, ...]:
+        """First arrivals after the clock went back by more than an hour."""
+        more = self._restarts - len(self._named)
+        return (*self._named, *([f"and {more} more"] if more else []))
 
 
-def _surveyed(path: Path, content: Content, log_format: Format, sample: Sample) -> Format:
+def surveyed(path: Path, content: Content, log_format: Format, sample: Sample) -> Format:
     """The format as it is for this file, after a first pass over its records."""
     assert log_format.survey is not None
     values = (read.value for read in records(path, content, log_format) if read.value is not None)
@@ -193,15 +303,15 @@ Prepared = Record | Skipped | RejectedError | None
 """A record as the rules want it; a reject that its format found; None where it cannot be read."""
 
 
-def _prepared(path: Path, content: Content, log_format: Format) -> Iterator[tuple[int, Read, Prepared]]:
+def prepared_records(reads: Iterator[Read], log_format: Format) -> Iterator[tuple[int, Read, Prepared]]:
     """Every record with its number, as read and as prepared."""
-    reads = records(path, content, log_format)
     if log_format.whole is not None:
         # The lines themselves are let go: what is kept of a record is what the format keeps.
         held = [Read(read.value, None if read.value is not None else read.text) for read in reads]
         answers = iter(log_format.whole([read.value for read in held if read.value is not None]))
         for number, read in enumerate(held):
-            yield number, read, None if read.value is None else next(answers)
+            answer = None if read.value is None else next(answers)
+            yield number, read, _answer(answer, log_format) if isinstance(answer, dict) else answer
         return
     for number, read in enumerate(reads):
         yield number, read, _answer(read.value, log_format)
@@ -216,28 +326,19 @@ def _answer(record: Record | None, log_format: Format) -> Prepared:
         return error
 
 
-def lines_of(read: SourceRead, numbers: set[int]) -> dict[int, str]:
-    """The text of the records ``numbers``: a second pass, for the few that turn out to be rejects later."""
-    content = inspect(read.path, read.format)
-    wanted = (item for item in _prepared(read.path, content, read.format) if item[0] in numbers)
-    return {number: kept_line(item, prepared, read.format) for number, item, prepared in islice(wanted, len(numbers))}
-
-
-def kept_line(read: Read, prepared: Prepared, log_format: Format) -> str:
-    """What is kept of a reject: all of it, unless logs of this format hold prompts and answers."""
-    if log_format.private or log_format.whole:
-        return _as_line(prepared if isinstance(prepared, dict) else {})
-    return read.text if read.text is not None else _as_line(read.value)
-
-
-def kept_text(read: Read, log_format: Format) -> str | None:
-    """A line that cannot be read, cut before the first prompt or answer in it."""
-    begins = log_format.private.search(read.text) if log_format.private and read.text else None
-    return f"{read.text[: begins.start()]}…" if begins and read.text else read.text
-
-
-def _as_line(record: Record | None) -> str:
-    return json.dumps(record, ensure_ascii=False, default=str)
+def lines_of(facts: SourceFacts, numbers: Sequence[int]) -> Iterator[str]:
+    """What is kept of the records ``numbers`` (ascending): a second pass, for those found to be rejects later."""
+    wanted = iter(numbers)
+    number = next(wanted, None)
+    if number is None:
+        return
+    reads = records(facts.path, inspect(facts.path, facts.format), facts.format)
+    for place, read, prepared in prepared_records(reads, facts.format):
+        if place == number:
+            yield facts.applied.kept_line(read, prepared)
+            number = next(wanted, None)
+            if number is None:
+                return
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -268,18 +369,3 @@ def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tall
             which = "all rows" if filled == accepted else f"{filled} rows"
             said.append(f"{which} without {name}, taken as {given or fallback!r} (--{name})")
     return tuple(said)
-
-
-def _runs(frame: pl.DataFrame, arrivals: pl.Series) -> tuple[str, ...]:
-    """First arrivals after the clock went back by more than an hour."""
-    restarts = frame.filter(arrivals.diff() < -CLOCK_BACK_US)
-    named = [
-        f"row {seq}: {iso(arrival)}"
-        for seq, arrival in zip(
-            restarts["seq"].head(RUNS_NAMED_MAX),
-            restarts["arrived_at"].head(RUNS_NAMED_MAX).cast(pl.Int64),
-            strict=True,
-        )
-    ]
-    more = restarts.height - len(named)
-    return (*named, *([f"and {more} more"] if more else []))
