@@ -320,6 +320,17 @@ def test_a_path_into_a_document(tmp_path: Path) -> None:
     assert read(path, plain("json")).frame.height == 2
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_data_is_a_key_like_any_other(tmp_path: Path, indent: int | None) -> None:
+    """Only formats whose API has pages look for rows in ``data``."""
+    rows = [{"t": "2026-03-02T08:00:00Z", "p": n, "o": 1} for n in (1, 2)]
+    path = tmp_path / "page.json"
+    path.write_text(json.dumps({"data": rows, "total": 2}, indent=indent))
+    assert read(path, plain("json", read='records = "data"')).frame["prompt_tokens"].to_list() == [1, 2]
+    path.write_text(json.dumps(rows[0] | {"data": [{"p": 5}]}, indent=indent))
+    assert read(path, plain("json")).frame["prompt_tokens"].to_list() == [1]
+
+
 def test_parquet_with_structs_and_typed_times(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     times = pa.array([1_772_438_400_000_000_500], pa.timestamp("ns", "UTC"))
