@@ -255,6 +255,14 @@ def test_clocks(tmp_path: Path, clock: str, value: Any, arrived: str) -> None:
     assert row["arrived_at"] == at(arrived)
 
 
+def test_the_mapping_of_the_readme(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    mapping = next(block for block in readme.split("```toml\n") if block.startswith("version = 1")).split("```")[0]
+    row = first_row(log(tmp_path, FIRST), mapping)
+    assert (row["tenant"], row["type"], row["prompt_tokens"]) == ("acme7", "chat", 128)
+    assert row["arrived_at"] == at("2026-03-02T08:00:00.123457")
+
+
 def test_a_zone_of_the_mapping_is_no_assumption(tmp_path: Path) -> None:
     path = log(tmp_path, {"t": "2026-03-02 08:00:00", "p": 1, "o": 1})
     assert any("--tz" in line for line in read(path, plain()).assumptions)
