@@ -34,8 +34,8 @@ FIRST_ROWS: Final = 5
 PSEUDONYMS: Final = "--pseudonymise"
 """Setting under which a segment keeps the fingerprint of its key."""
 
-Progress = Callable[[str, int], None]
-"""(source, rows so far), after every block."""
+Progress = Callable[[int, int], None]
+"""(bytes read, bytes in all), after every block."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def _ingest_one(store: Store, source: Source, options: IngestOptions, joined: _J
         except OSError as error:
             raise BadInputError(f"{source.shown}: cannot be read ({error.strerror}); check its permissions") from None
         with store.draft(content) as (rows, rejects):
-            for block in _blocks(reader, source, options.progress):
+            for block in _blocks(reader, source):
                 rows.add(block.frame)
                 rejects.add(block.rejects)
             facts = reader.facts()
@@ -257,9 +257,9 @@ def _ingest_one(store: Store, source: Source, options: IngestOptions, joined: _J
     return summary
 
 
-def _blocks(reader: SourceReader, source: Source, progress: Progress | None) -> Iterator[Block]:
+def _blocks(reader: SourceReader, source: Source) -> Iterator[Block]:
     """The reader's blocks; what goes wrong in reading is the source's fault, not the store's."""
-    blocks, rows = reader.blocks(), 0
+    blocks = reader.blocks()
     while True:
         try:
             block = next(blocks, None)
@@ -268,9 +268,6 @@ def _blocks(reader: SourceReader, source: Source, progress: Progress | None) -> 
         if block is None:
             return
         yield block
-        rows += block.frame.height + len(block.rejects)
-        if progress is not None:
-            progress(source.shown, rows)
 
 
 def _stored(

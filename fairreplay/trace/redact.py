@@ -135,7 +135,8 @@ class Keeping:
         """The value that a reject names, as it is kept."""
         if value is None or column is None:
             return value
-        if column in self._hides or ((holds_text(column) or not self._by_name) and not _FORMS.fullmatch(value)):
+        harmless = bool(_FORMS.fullmatch(value)) or (self._by_name and _KEY.fullmatch(value) is not None)
+        if column in self._hides or ((holds_text(column) or not self._by_name) and not harmless):
             return _mark(value)
         return value
 
@@ -151,22 +152,21 @@ class Keeping:
                 key = body[1 : body.rindex('"')]
                 pieces.append(body if _KEY.fullmatch(key) else '"…":')
             else:
-                pieces.append(self._kept_string(key, body))
+                pieces.append(f'"{self._kept_string(key, body[1:-1])}"')
             at = found.end()
         between, quote, begun = text[at:].partition('"')
         pieces.append(between if _BETWEEN.fullmatch(between) else " … ")
-        return "".join(pieces) + (quote + _mark(begun) if begun else quote)
+        return "".join(pieces) + quote + (self._kept_string("", begun) if begun else "")
 
-    def _kept_string(self, key: str, body: str) -> str:
-        """A quoted string of a broken line; one that is JSON itself, broken or not, is cut in the same way."""
-        inner = body[1:-1]
+    def _kept_string(self, key: str, inner: str) -> str:
+        """The inside of a quoted string in a broken line; one that is JSON itself, broken or not, is cut likewise."""
         if self._may_stay(key, inner):
-            return body
-        opened = _opened(body)
+            return inner
+        opened = _opened(f'"{inner}"')
         if isinstance(opened, str) and opened[:1] in ("{", "["):
             cut = self._skeleton(opened)
-            return body if cut == opened else json.dumps(cut, ensure_ascii=False)
-        return json.dumps(_mark(inner), ensure_ascii=False)
+            return inner if cut == opened else json.dumps(cut, ensure_ascii=False)[1:-1]
+        return _mark(inner)
 
     def _kept_key(self, key: str) -> str:
         return key if key in self._reads or _KEY.fullmatch(key) else _mark(key)

@@ -89,13 +89,12 @@ def run_with_sums(
     workload: Workload, plan: Plan, second_offset_ps: int = 0, *, leap: bool = True, progress: Progress | None = None
 ) -> tuple[EngineResult, StepSums]:
     """As ``run``, and passes summed by second; instant 0 lies ``second_offset_ps`` after a whole second."""
-    result, rows = _run(workload, plan, leap, progress, second_offset_ps)
-    return result, StepSums(*np.ascontiguousarray(rows.T))
+    return _run(workload, plan, leap, progress, second_offset_ps)
 
 
 def _run(
     workload: Workload, plan: Plan, leap: bool, progress: Progress | None, second_offset_ps: int | None
-) -> tuple[EngineResult, Int64s]:
+) -> tuple[EngineResult, StepSums]:
     check_plan(plan)
     _check_counters(workload, plan)
     if leap and plan.settings[0][1].enable_prefix_caching and not _shares_prefixes(workload):
@@ -128,7 +127,7 @@ def _run_plan(
     progress: Progress | None,
     second_offset_ps: int | None,
     victims_max: int,
-) -> tuple[EngineResult, Int64s] | None:
+) -> tuple[EngineResult, StepSums] | None:
     """None if more than ``victims_max`` requests were preempted."""
     count = len(workload)
     ranks = {state.policy.rank for _, state in plan.settings if state.policy.rank}
@@ -201,6 +200,8 @@ def _run_plan(
     last = sums.reshape(3, at.SUMS)
     for kind in np.flatnonzero(last[:, at.SUM_STEPS]):
         gathered.append(np.array([[e[at.SECOND], kind, *last[kind]]], np.int64))
+    gathered = gathered or [rows[:0]]
+    columns = [np.concatenate([some[:, column] for some in gathered]) for column in range(at.ROW)]
     result = EngineResult(
         scheduled_ps=out[at.SCHEDULED],
         first_token_ps=out[at.FIRST_TOKEN],
@@ -214,7 +215,7 @@ def _run_plan(
         steps=int(e[at.STEPS]),
         end_ps=int(e[at.CLOCK]),
     )
-    return result, np.concatenate(gathered) if gathered else rows[:0]
+    return result, StepSums(*columns)
 
 
 def _check_counters(workload: Workload, plan: Plan) -> None:
