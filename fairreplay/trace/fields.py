@@ -153,6 +153,8 @@ class Format:
     reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
     survey: Callable[[Sample, Iterable[Record]], Format] | None = None
+    pages: bool = True
+    """An object with a list under ``data`` is a page of an API, not a record."""
     delimiter: str = ","
     header: bool = True
     """CSV: what parts the cells, and whether the first line names them (else ``c0``, ``c1``, ...)."""

@@ -232,6 +232,7 @@ def mapped_format(plan: Plan, file: str, *, private: bool) -> Format:
         private=private,
         reads=tuple(dict.fromkeys(item.parts[0] for item in named)),
         prefix_block_tokens=ids.block_tokens if ids else None,
+        pages=not private,
         delimiter=mapping.read.delimiter,
         header=mapping.read.header,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +26,13 @@ LOGS = {
     "otlp": ["otlp-genai/spans.jsonl", "otlp-vllm/traces.jsonl"],
     "vllm-bench": ["vllm-bench/bench.json"],
     "guidellm": ["guidellm/benchmarks.json"],
+    "sglang": ["sglang/sglang-request-metrics-20260302_08.log"],
+    "dynamo": ["dynamo/request_trace.000000.jsonl.gz"],
+    "bailian": ["bailian/qwen_traceA_blksz_16.jsonl"],
+    "aiperf": ["../aiperf/profile_export.head30.jsonl"],
+    "ragpulse": ["../ragpulse/0_trace.tail-blank-last-line.jsonl"],
+    "mooncake": ["../mooncake/synthetic_trace.head300.jsonl"],
+    "vllm-requests": ["../vllm_requests/RTXPRO6000_Llama-3.1-8B.requests.jsonl"],
 }
 ODD = st.sampled_from(
     [None, True, False, 0, -1, 1.5, 10**30, float("nan"), float("-inf"), "", "-", "x", "{", "[1]", '{"a": 1}', "429",
@@ -34,11 +42,12 @@ ODD = st.sampled_from(
 
 def values(path: Path) -> list[Any]:
     """The JSON values of a fixture."""
-    text = path.read_text(encoding="utf-8")
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     try:
         return [json.loads(text)]
     except ValueError:
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{")][:8]
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")][:8]
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -56,7 +65,7 @@ def test_odd_values_anywhere(name: str, log: str, data: st.DataObject) -> None:
     changed = copy.deepcopy(values(FIXTURES / log))
     for _ in range(data.draw(st.integers(1, 4))):
         container, key = data.draw(st.sampled_from(list(places(changed))))
-        container[key] = data.draw(ODD)
+        container[key] = copy.deepcopy(data.draw(ODD))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.write_text("".join(json.dumps(item) + "\n" for item in changed), encoding="utf-8")
