@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fairreplay.trace.values import Number
 
 NAMES_SHOWN = 20
+ROWS_SHOWN = 3
 KEY_VARIABLE = "FAIRREPLAY_PSEUDONYM_KEY"
 DEFAULT_T0 = "1970-01-01T00:00:00Z"
 
@@ -277,7 +278,7 @@ def document(summary: IngestSummary) -> dict[str, Any]:
         "first_arrival": summary.first_arrival,
         "last_arrival": summary.last_arrival,
         "store": summary.store,
-        "dry_run": summary.dry_run,
+        **({"dry_run": True} if summary.dry_run else {}),
     }
 
 
@@ -367,10 +368,11 @@ def _named(names: tuple[str, ...]) -> str:
 
 def _first_rows(source: SourceSummary) -> str:
     """The first rows as they would be stored, a column a line; columns without any value are left out."""
-    rows = source.first_rows
+    rows = source.first_rows[:ROWS_SHOWN]
     names = [name for name in rows[0] if name != "source" and any(row[name] is not None for row in rows)]
-    return console.table(
-        (f"{source.segment.name}: as", *(f"row {row['seq']}" for row in rows)),
+    title = f"first rows of {console.cell(source.segment.name)} as they would be stored:"
+    return f"{title}\n" + console.table(
+        ("column", *(f"record {row['seq']}" for row in rows)),
         [(name, *(_brief(row[name]) for row in rows)) for name in names],
     )
 

@@ -69,7 +69,7 @@ def remove_folder(path: Path) -> None:
     old = _beside(path)[0]
     shutil.rmtree(old, ignore_errors=True)
     path.rename(old)
-    _sync(path.parent)
+    sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 

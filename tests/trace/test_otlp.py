@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fairreplay.errors import BadInputError, UsageError
 from fairreplay.trace.asked import Asked
@@ -17,6 +21,7 @@ from fairreplay.trace.rules import Reading
 
 from .nested import Outcome, column, outcome
 
+LINES = (Path(__file__).parents[1] / "data" / "formats" / "otlp-genai" / "spans.jsonl").read_text().splitlines()
 START = 1772438400_000000000
 """2026-03-02T08:00:00Z in nanoseconds."""
 
@@ -130,6 +135,18 @@ def test_what_a_gateway_refused(fields: dict[str, Any], status: str | None, tmp_
     if status is not None:
         tokens = 0 if status == "rejected" else None
         assert column(done.rows, "request_id", "prompt_tokens", "output_tokens") == [("1" * 16, None, tokens)]
+
+
+@settings(max_examples=15, derandomize=True, deadline=None)
+@given(order=st.permutations(LINES))
+def test_the_order_of_the_lines_changes_nothing_but_the_order_of_the_rows(order: list[str]) -> None:
+    def rows(lines: list[str]) -> pl.DataFrame:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "l"
+            path.write_text("\n".join(lines), encoding="utf-8")
+            return read_source(path, Reading()).frame.drop("seq", "source").sort("request_id")
+
+    assert rows(order).equals(rows(LINES))
 
 
 # -- identity ---------------------------------------------------------------------------------------------------------
