@@ -434,7 +434,7 @@ def _preparer(plan: Plan, kept: set[str], made: Sequence[_Made]) -> Callable[[Re
         walk = Walk(record)
         if not all(condition.holds(walk) for condition in plan.keep):
             return Skipped("not_a_request")
-        prepared: Record = {name: record[name] for name in kept if name in record}
+        prepared: Record = {name: value for name, value in record.items() if name in kept}
         for key, make in made:
             value = make(walk)
             if value is not _MISSING:

@@ -205,6 +205,19 @@ def test_records_that_are_not_kept_are_skipped(tmp_path: Path) -> None:
     assert (result.skipped, result.rows, result.frame["seq"].to_list()) == ({"not_a_request": 3}, 1, [1])
 
 
+def test_what_is_kept_of_a_reject_has_the_order_of_its_record(tmp_path: Path) -> None:
+    (reject,) = read(log(tmp_path, FIRST | {"ts": "?"}), GATEWAY).rejects
+    kept = [name for name in json.loads(reject.line) if name in FIRST]
+    assert kept == [name for name in FIRST if name in kept]
+    assert len(kept) >= 6
+
+
+def test_a_relative_clock_under_a_path_is_an_assumption(tmp_path: Path) -> None:
+    path = log(tmp_path, {"a": {"t": 1500}, "p": 1, "o": 1})
+    said = read(path, plain(arrived="a.t", clock='kind = "relative"\nunit = "ms"')).assumptions
+    assert said[0] == "a.t counts ms from the log's own start, taken as 1970-01-01T00:00:00.000000Z (--t0)"
+
+
 def test_no_text_that_is_not_mapped_is_kept_of_a_reject(tmp_path: Path) -> None:
     path = log(tmp_path, FIRST, FIRST | {"ts": "?", "prompt": "my secret", "body": {"messages": ["my secret"]}})
     path.write_text(path.read_text() + '{"ts": "x", "prompt": "my secret and no end\n')
