@@ -275,8 +275,8 @@ class Rules:
         self.tally.magnitudes[column] = (low, high)
         if high > low * MAGNITUDES_APART:
             raise BadInputError(
-                f"{self.file}: column {column} mixes magnitudes ({_plain(low)} and {_plain(high)}): times of two units or two clocks; "
-                "give each its own column and ingest again"
+                f"{self.file}: column {column} mixes magnitudes ({_plain(low)} and {_plain(high)}): times of two units "
+                "or two clocks; give each its own column and ingest again"
             )
 
     def _check_clocks(self, found: dict[str, Found], times: dict[str, Number | None], number: int) -> None:
