@@ -490,7 +490,8 @@ class _Judgement:
             right = sizes.filter(~odd).drop_nulls()
             if not right.len():
                 continue
-            low, high = (EXACT.scaleb(Decimal(int(size)), -digits) for size in (right.min(), right.max()))  # type: ignore[arg-type]
+            edges = pl.Series([right.min(), right.max()], dtype=right.dtype).to_list()
+            low, high = (EXACT.scaleb(Decimal(size), -digits) for size in edges)
             before = found.get(column) or self._tally.magnitudes.get(column) or (low, high)
             found[column] = min(low, before[0]), max(high, before[1])
             if found[column][1] > found[column][0] * MAGNITUDES_APART:
