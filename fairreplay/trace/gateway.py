@@ -40,7 +40,7 @@ def read_gateway(
     refused: dict[str, list[Refused]] = {}
     interned: dict[object, tuple[object, ...]] = {}
     read_records = 0
-    for number, read, prepared in prepared_records(records(path, content, log_format), log_format):
+    for number, read, prepared in prepared_records(enumerate(records(path, content, log_format)), log_format):
         read_records += 1
         if prepared is None or isinstance(prepared, Skipped | RejectedError):
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,9 +16,11 @@ from fairreplay.trace.asked import OUTSIDE, Applied, Asked
 from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
+from fairreplay.trace.pieces import Piece, pieces
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
 from fairreplay.trace.values import iso, rounded_us
+from fairreplay.trace.vector import DeclinedError, Vector, is_plain
 
 BATCH_ROWS: Final = 1 << 13
 BATCH_CHARACTERS: Final = 1 << 24
@@ -166,6 +168,8 @@ class SourceReader:
             )
         self._rules = Rules(self._columns, reading, str(path), self.source)
         self._id_columns = [place.column for place in self._columns.get("request_id", ())]
+        self._vector = self._vectorised()
+        self._records = 0
         self._accepted = 0
         self._rejected = 0
         self._skipped: Counter[str] = Counter()
@@ -180,12 +184,29 @@ class SourceReader:
             BadInputError: damage on the way, or the file changed while it was read.
             UsageError: a field or key that was asked for is in no record.
         """
-        prepared = prepared_records(records(self.path, self._content, self.format), self.format)
-        while batch := _batch(prepared):
-            yield self._strict(batch)
+        if self._vector is not None:
+            for piece in pieces(self.path, self._content, self.format, self._columns):
+                yield from self._either(piece, self._vector)
+        elif self.format.whole is not None:
+            yield self._block(*self._judged(enumerate(self._reads())))
+        else:
+            yield from self._strict(self._reads())
         if _state(self.path) != self._before:
             raise BadInputError(f"{self.path}: changed while it was read; ingest it when it is complete")
         self._applied.check()
+
+    def _vectorised(self) -> Vector | None:
+        """Rules for whole columns, if the format is one of declared columns in a container that has tables."""
+        if not is_plain(self.format, self._columns, self._reading):
+            return None
+        try:
+            pieces(self.path, self._content, self.format, self._columns)
+        except DeclinedError:
+            return None
+        return Vector(self._columns, self._reading, self.source)
+
+    def _reads(self) -> Iterator[Read]:
+        return records(self.path, self._content, self.format)
 
     def facts(self) -> SourceFacts:
         """What the blocks gave in all."""
@@ -208,11 +229,47 @@ class SourceReader:
             applied=self._applied,
         )
 
-    def _strict(self, batch: Sequence[tuple[int, Read, Prepared]]) -> Block:
+    def _either(self, piece: Piece, vector: Vector) -> Iterator[Block]:
+        """A piece by whole columns and what is odd in it one by one; or its halves; or all of it one by one."""
+        tally = self._rules.tally.copy()
+        try:
+            table, others = piece.table()
+            judged = vector.judge(table, self._records, self._rules.tally)
+            del table
+        except DeclinedError:
+            halves = piece.halves()
+            if halves:
+                for half in halves:
+                    yield from self._either(half, vector)
+            else:
+                yield from self._strict(piece.reads())
+            return
+        numbers = [self._records + position for position in judged.odd]
+        try:
+            rows, rejects = self._judged(zip(numbers, piece.reads(judged.odd), strict=True)) if numbers else (None, [])
+        except BadInputError:
+            # The file's fault. Which row shows it is to be seen from the first on.
+            self._rules.tally = tally
+            yield from self._strict(piece.reads())
+            return
+        self._keys |= others
+        self._names_ids = self._names_ids or judged.names_ids
+        self._records += judged.rows.height + len(numbers)
+        frame = judged.rows if rows is None or rows.is_empty() else pl.concat([judged.rows, rows]).sort("seq")
+        yield self._block(frame, rejects)
+
+    def _strict(self, reads: Iterator[Read]) -> Iterator[Block]:
         """Records one by one."""
+        while batch := list(_batch(reads)):
+            frame, rejects = self._judged(enumerate(batch, self._records))
+            self._records += len(batch)
+            yield self._block(frame, rejects)
+
+    def _judged(self, reads: Iterable[tuple[int, Read]]) -> tuple[pl.DataFrame, list[Reject]]:
+        """Numbered records by the strict rules."""
         rows: list[Row] = []
         rejects: list[Reject] = []
-        for number, read, prepared in batch:
+        for number, read, prepared in prepared_records(reads, self.format):
             if prepared is None:
                 line = self._applied.keeping.broken(read.text or "")
                 rejects.append(Reject(number, None, line, "unparsable_record", line))
@@ -231,7 +288,7 @@ class SourceReader:
                 rejects.append(Reject(number, error.column, value, error.reason, line))
                 continue
             self._names_ids = self._names_ids or any(prepared.get(name) is not None for name in self._id_columns)
-        return self._block(canonical(rows, self.source), rejects)
+        return canonical(rows, self.source), rejects
 
     def _block(self, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Block:
         frame = self._applied.rows(frame)
@@ -241,16 +298,14 @@ class SourceReader:
         return Block(frame, tuple(rejects))
 
 
-def _batch(records: Iterator[tuple[int, Read, Prepared]]) -> list[tuple[int, Read, Prepared]]:
+def _batch(reads: Iterator[Read]) -> Iterator[Read]:
     """The next records, so many that they fit into memory whatever their length."""
-    batch = []
     size = 0
-    for item in records:
-        batch.append(item)
-        size += len(item[1].text or "")
-        if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
-            break
-    return batch
+    for count, read in enumerate(reads, 1):
+        yield read
+        size += len(read.text or "")
+        if count >= BATCH_ROWS or size >= BATCH_CHARACTERS:
+            return
 
 
 def canonical(rows: Sequence[Row], source: str) -> pl.DataFrame:
@@ -305,17 +360,17 @@ Prepared = Record | Skipped | RejectedError | None
 """A record as the rules want it; a reject that its format found; None where it cannot be read."""
 
 
-def prepared_records(reads: Iterator[Read], log_format: Format) -> Iterator[tuple[int, Read, Prepared]]:
-    """Every record with its number, as read and as prepared."""
+def prepared_records(reads: Iterable[tuple[int, Read]], log_format: Format) -> Iterator[tuple[int, Read, Prepared]]:
+    """Every numbered record, as read and as prepared."""
     if log_format.whole is not None:
         # The lines themselves are let go: what is kept of a record is what the format keeps.
-        held = [Read(read.value, None if read.value is not None else read.text) for read in reads]
-        answers = iter(log_format.whole([read.value for read in held if read.value is not None]))
-        for number, read in enumerate(held):
+        held = [(number, Read(read.value, None if read.value is not None else read.text)) for number, read in reads]
+        answers = iter(log_format.whole([read.value for _, read in held if read.value is not None]))
+        for number, read in held:
             answer = None if read.value is None else next(answers)
             yield number, read, _answer(answer, log_format) if isinstance(answer, dict) else answer
         return
-    for number, read in enumerate(reads):
+    for number, read in reads:
         yield number, read, _answer(read.value, log_format)
 
 
@@ -335,7 +390,7 @@ def lines_of(facts: SourceFacts, numbers: Sequence[int]) -> Iterator[str]:
     if number is None:
         return
     reads = records(facts.path, inspect(facts.path, facts.format), facts.format)
-    for place, read, prepared in prepared_records(reads, facts.format):
+    for place, read, prepared in prepared_records(enumerate(reads), facts.format):
         if place == number:
             yield facts.applied.kept_line(read, prepared)
             number = next(wanted, None)

@@ -6,7 +6,6 @@ of ``REASONS``; the first names the reject.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -62,6 +61,9 @@ REASONS: Final = (
 )
 AMBIGUOUS: Final = " ambiguous join"
 """Key of a record whose join found several tenants: (column, value) of the key."""
+OWN_ID: Final = "{}-{}"
+"""For a record without id, of content id and record number: the same on every ingest of the same bytes, and of no
+other record."""
 CLOCKS_APART_US: Final = 366 * 86_400 * 1_000_000
 """No request takes a year: two instants of one row that far apart are of two clocks."""
 MAGNITUDES_APART: Final = 100
@@ -118,6 +120,9 @@ class Tally:
     naive_columns: set[str] = field(default_factory=set)
     defaulted: Counter[str] = field(default_factory=Counter)
     magnitudes: dict[str, tuple[Number, Number]] = field(default_factory=dict)
+
+    def copy(self) -> Tally:
+        return Tally(self.clamped, set(self.naive_columns), Counter(self.defaulted), dict(self.magnitudes))
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ class Rules:
             raise RejectedError("ambiguous_join", *record[AMBIGUOUS])  # type: ignore[misc]
         self.tally.defaulted.update(name for name in ("tenant", "type") if text[name] is None)
         return (
-            text["request_id"] or _own_id(self.source, number),
+            text["request_id"] or OWN_ID.format(self.source, number),
             text["tenant"] or self.reading.tenant or DEFAULT_TENANT,
             type_,
             text["model"] or self.reading.model,
@@ -302,8 +307,8 @@ class Rules:
         self.tally.magnitudes[column] = (low, high)
         if high > low * MAGNITUDES_APART:
             raise BadInputError(
-                f"{self.file}: column {column} mixes magnitudes ({low} and {high}): times of two units or two clocks; "
-                "give each its own column and ingest again"
+                f"{self.file}: column {column} mixes magnitudes ({_plain(low)} and {_plain(high)}): times of two units "
+                "or two clocks; give each its own column and ingest again"
             )
 
     def _check_clocks(self, found: dict[str, Found], times: dict[str, Number | None], number: int) -> None:
@@ -362,6 +367,12 @@ class Rules:
                 raise RejectedError(reason, _column(found[name]), found[name].value)
             instants[name] = earliest
             self.tally.clamped += 1
+
+
+def _plain(number: Number) -> str:
+    """Digits without an exponent, and none that say nothing."""
+    integer = whole(number)
+    return str(integer) if integer is not None else format(number, "f").rstrip("0")
 
 
 def _column(there: Found | None) -> str | None:
@@ -479,11 +490,6 @@ def _check_limits(found: dict[str, Found], numbers: dict[str, Number | None]) ->
         low, high = _LIMITS[name]
         if number is not None and (number > high or (number < low and name not in _TOKEN_COLUMNS)):
             raise RejectedError("unparsable_number", _column(found[name]), found[name].value)
-
-
-def _own_id(source: str, number: int) -> str:
-    """For a record without id: the same on every ingest of the same bytes, and of no other record."""
-    return hashlib.blake2b(f"{source}:{number}".encode(), digest_size=12).hexdigest()
 
 
 def shown(value: object) -> str | None:

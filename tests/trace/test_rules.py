@@ -47,7 +47,7 @@ def test_the_least_row_gets_the_defaults_and_nothing_else() -> None:
         "seq": 3,
     }
     assert {name: row[name] for name in given} == given
-    assert len(row["request_id"]) == 24
+    assert row["request_id"] == "ffffffffffffffff-3"  # content id and number
     assert {row[name] for name in COLUMNS[:-1] if name not in (*given, "request_id", "arrived_at")} == {None}
 
 
