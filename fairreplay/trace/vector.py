@@ -614,6 +614,8 @@ def _map(expression: Callable[..., pl.Expr], *series: pl.Series) -> pl.Series:
 
 
 def _null_where(series: pl.Series, where: pl.Series) -> pl.Series:
+    if not where.any():
+        return series
     return _map(lambda value, null: pl.when(null.fill_null(value=False)).then(None).otherwise(value), series, where)
 
 
