@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -9,6 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
+OLD_SUFFIX = ".old"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_full(error: BaseException) -> bool:
+    """The disk, the quota or the largest allowed file is full. Polars' own errors carry the number in their text."""
+    number = getattr(error, "errno", None)
+    return number in _FULL or any(f"(os error {full})" in str(error) for full in _FULL)
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
@@ -55,6 +64,15 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_folder(path: Path) -> None:
+    """The folder is there whole or not at all: it gets a temporary name before its files go."""
+    old = _beside(path)[0]
+    shutil.rmtree(old, ignore_errors=True)
+    path.rename(old)
+    sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def settle_folder(path: Path) -> None:
     """After a run that was killed in ``replace_folder``: the old folder is back, or the new one is there."""
     temporary, old = _beside(path)
@@ -65,7 +83,7 @@ def settle_folder(path: Path) -> None:
 
 
 def _beside(path: Path) -> tuple[Path, Path]:
-    return path.with_name(path.name + TEMPORARY_SUFFIX), path.with_name(path.name + ".old" + TEMPORARY_SUFFIX)
+    return path.with_name(path.name + TEMPORARY_SUFFIX), path.with_name(path.name + OLD_SUFFIX + TEMPORARY_SUFFIX)
 
 
 def sha256_of(path: Path) -> str:

@@ -32,6 +32,10 @@ class RejectLines:
     def reasons(self) -> dict[str, int]:
         return {reason: self._reasons[reason] for reason in REASONS if self._reasons[reason]}
 
+    def keys(self) -> set[tuple[int, str]]:
+        """(row, reason) of all of them."""
+        return {(reject.row, reject.reason) for reject in self._read()}
+
     def add(self, rejects: Iterable[Reject]) -> None:
         for reject in rejects:
             if self._stream is None:

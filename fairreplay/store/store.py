@@ -24,13 +24,20 @@ from pyarrow import ArrowException
 
 from fairreplay.errors import StoreBusyError, StoreError, UsageError, nearest
 from fairreplay.store.draft import Draft
-from fairreplay.store.files import TEMPORARY_SUFFIX, replace_folder, settle_folder, sha256_of
+from fairreplay.store.files import (
+    OLD_SUFFIX,
+    TEMPORARY_SUFFIX,
+    remove_folder,
+    replace_folder,
+    settle_folder,
+    sha256_of,
+)
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
 from fairreplay.store.rejects import RejectLines
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA, check_columns
 from fairreplay.store.rows import ROW_GROUP_ROWS, read_row_groups
 from fairreplay.trace.read import Reject
-from fairreplay.trace.schema import ORDER, SCHEMA, check_frame
+from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA
 
 REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
     "file": pl.String(),
@@ -45,7 +52,7 @@ REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
 
 LOCK_NAME: Final = "lock"
 _SEGMENT_FILE = re.compile(r"[0-9a-f]{16}\.(parquet|jsonl)")
-_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 class Store:
@@ -65,23 +72,35 @@ class Store:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def requests(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
-        """All stored requests that arrived in [``since``, ``until``): canonical columns, in the order of ``ORDER``.
+    def requests(
+        self,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> pl.DataFrame:
+        """All stored requests that arrived in [``since``, ``until``): ``columns``, in the order of ``ORDER``.
 
         Raises:
             StoreError: a segment is missing or damaged; the file is named.
         """
-        return self.requests_of([segment.source for segment in self.manifest.segments], since, until)
+        return self.requests_of([segment.source for segment in self.manifest.segments], since, until, columns)
 
     def requests_of(
-        self, sources: Sequence[str], since: datetime | None = None, until: datetime | None = None
+        self,
+        sources: Sequence[str],
+        since: datetime | None = None,
+        until: datetime | None = None,
+        columns: Sequence[str] = COLUMNS,
     ) -> pl.DataFrame:
         """As ``requests``, from the named sources only."""
-        wanted = set(sources)
-        frames = [self._read_segment(item, since, until) for item in self.manifest.segments if item.source in wanted]
+        wanted = [segment for segment in self.manifest.segments if segment.source in set(sources)]
+        if len(wanted) == 1:  # a segment is in order as it was written
+            return self._read_segment(wanted[0], since, until, columns)
+        read = list(dict.fromkeys([*columns, *ORDER]))
+        frames = [self._read_segment(segment, since, until, read) for segment in wanted]
         if not frames:
-            return pl.DataFrame(schema=SCHEMA)
-        return pl.concat(frames).sort(ORDER)
+            return pl.DataFrame(schema={name: SCHEMA[name] for name in columns})
+        return pl.concat(frames).sort(ORDER).select(columns)
 
     def row_groups(self, columns: list[str] | None = None) -> Iterator[pl.DataFrame]:
         """All stored requests, a row group of a segment at a time."""
@@ -104,7 +123,9 @@ class Store:
                 counts.update(dict(zip(found[column], found["len"], strict=True)))
         return dict(sorted(counts.items()))
 
-    def _read_segment(self, segment: Segment, since: datetime | None, until: datetime | None) -> pl.DataFrame:
+    def _read_segment(
+        self, segment: Segment, since: datetime | None, until: datetime | None, columns: Sequence[str]
+    ) -> pl.DataFrame:
         path = self.segment_path(segment.source)
         self._verify(segment)
         # One file at a time: each is sorted and holds statistics, so a period reads only its own row groups.
@@ -113,9 +134,9 @@ class Store:
             scan = scan.filter(pl.col("arrived_at") >= _utc(since))
         if until is not None:
             scan = scan.filter(pl.col("arrived_at") < _utc(until))
-        frame = _collect(scan, path)
         try:
-            return check_frame(frame)
+            frame = _collect(scan.select(columns), path)
+            return check_columns(frame, {name: SCHEMA[name] for name in columns}, "a segment")
         except TypeError as error:
             raise StoreError(f"{path}: {error}; ingest its source into a new store") from None
 
@@ -150,6 +171,15 @@ class Store:
                 raise StoreError(f"{path}: missing or damaged; restore it from a copy") from None
             rows += ({"file": segment.name, "source": segment.source, **record} for record in records)
         return pl.DataFrame(rows, schema=REJECT_SCHEMA, orient="row")
+
+    def reject_keys(self, segment: Segment) -> set[tuple[int, str]]:
+        """(row, reason) of every reject of ``segment``."""
+        path = self.rejects_path(segment.source)
+        try:
+            with path.open("rb") as stream:
+                return {(record["row"], record["reason"]) for record in map(orjson.loads, stream)}
+        except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+            raise StoreError(f"{path}: missing or damaged; restore it from a copy") from None
 
     def add_segment(self, segment: Segment, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Segment:
         """Store one source that is at hand: its rows (canonical, in the order of ``seq``) and rejects.
@@ -194,8 +224,10 @@ class Store:
                     _SEGMENT_FILE.fullmatch(path.name) and path.stem not in known
                 ):
                     path.unlink()
+            with suppress(OSError):  # not empty, or not there
+                (self.path / folder).rmdir()
         for path in sorted((self.path / "replays").glob("*" + TEMPORARY_SUFFIX)):
-            settle_folder(path.with_name(path.name.split(".")[0]))
+            settle_folder(path.with_name(path.name.removesuffix(TEMPORARY_SUFFIX).removesuffix(OLD_SUFFIX)))
         (self.path / (MANIFEST_NAME + TEMPORARY_SUFFIX)).unlink(missing_ok=True)
 
     def segment_path(self, source: str) -> Path:
@@ -213,7 +245,7 @@ class Store:
         """
         name = f"{meta['policy']}-{meta['config_hash']}"
         if not _REPLAY_NAME.fullmatch(name):
-            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_' and '-'")
+            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '.' and ':'")
         check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
         check_columns(steps, STEP_SCHEMA, "a replay's steps")
 
@@ -224,6 +256,10 @@ class Store:
 
         (self.path / "replays").mkdir(exist_ok=True)
         replace_folder(self.path / "replays" / name, write)
+
+    def remove_replay(self, name: str) -> None:
+        """Take a replay away. Holds the lock: the caller."""
+        remove_folder(self._replay_file(name, "replay.json").parent)
 
     def replay_names(self) -> list[str]:
         """``<policy>-<config_hash>`` of every stored replay, sorted."""
@@ -290,11 +326,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(f"{path}: cannot lock the store ({error.strerror}); check its permissions") from None
     try:
-        path.write_text(f"{os.getpid()}\n")
+        with suppress(OSError):  # a full disk: the lock holds all the same, it only cannot say whose it is
+            path.write_text(f"{os.getpid()}\n")
         yield
     finally:
-        if path.exists():
-            path.write_text("")
+        with suppress(OSError):
+            if path.exists():
+                path.write_text("")
         lock.release()
 
 

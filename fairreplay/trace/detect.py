@@ -29,11 +29,11 @@ def detect(path: Path, sample: Sample, wanted: str | Format = "auto") -> Format:
         names = ", ".join(item.name for item in matching)
         raise BadInputError(f"{path}: could be {names}; say which with --format")
     for name, (needs, reason) in REFUSED.items():
-        if has_all(sample, needs):
+        if needs(sample) if callable(needs) else has_all(sample, needs):
             raise BadInputError(f"{path}: {name}: {reason}; columns found: {listed(sample)}")
     raise BadInputError(
         f"{path}: no known format ({', '.join(FORMATS)}); columns found: {listed(sample)}; "
-        "write it in the native schema, or name its format with --format"
+        "say what they mean with --map FILE.toml, or write it in the native schema"
     )
 
 

@@ -6,13 +6,14 @@ put into the prepared record under the path's own text, so that a reject names w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from fairreplay.errors import UsageError, nearest
-from fairreplay.trace.containers import decode_json
+from fairreplay.trace import nested
 from fairreplay.trace.fields import (
     After,
     Container,
@@ -33,7 +34,7 @@ from fairreplay.trace.fields import (
 )
 from fairreplay.trace.map_tables import ClockTable, ColumnTable, DetectTable, MappingFile, Scalar
 from fairreplay.trace.schema import TIME_COLUMNS
-from fairreplay.trace.values import Number, UnparsableError, add, known, parse_number, whole
+from fairreplay.trace.values import Number, UnparsableError, add, known, parse_number, subtract, whole
 
 TIME_BASES: Final[dict[str, tuple[str, ...]]] = {name: TIME_COLUMNS[:index] for index, name in enumerate(TIME_COLUMNS)}
 """What a duration may count from: the time columns before it."""
@@ -50,11 +51,6 @@ _KINDS: Final[dict[str, Callable[[str], Field]]] = {
     **dict.fromkeys(("weight", "batch_utilization"), Real),
     "prefix_ids": Ids,
 }
-_PRIVATE: Final = (
-    *("prompt", "prompts", "messages", "content", "text", "input", "output"),
-    *("completion", "choices", "response", "answer", "body", "payload"),
-)
-"""Keys under which logs of any make keep prompts and answers."""
 _PATHS_MAX: Final = 2000
 _DEPTH_MAX: Final = 6
 
@@ -87,7 +83,12 @@ def joined_path(parts: Iterable[str]) -> str:
     return ".".join(part.replace("\\", "\\\\").replace(".", "\\.") for part in parts)
 
 
-class _Walk:
+@lru_cache(maxsize=1024)
+def _whole_key(parts: Parts) -> str:
+    return ".".join(parts)
+
+
+class Walk:
     """One record whose objects are walked; JSON inside a string is opened once."""
 
     def __init__(self, record: Record) -> None:
@@ -96,11 +97,14 @@ class _Walk:
 
     def get(self, parts: Parts) -> object:
         """What stands at a path. A key that is spelt like the whole path comes first."""
-        value: object = self._record
-        if len(parts) > 1 and (whole_key := ".".join(parts)) in self._record:
-            return self._record[whole_key]
+        record = self._record
+        if len(parts) == 1:
+            return record.get(parts[0], _MISSING)
+        if (spelt := _whole_key(parts)) in record:
+            return record[spelt]
+        value: object = record
         for depth, part in enumerate(parts):
-            if isinstance(value, str):
+            if type(value) is str:
                 value = self._open(parts[:depth], value)
             if not isinstance(value, dict) or part not in value:
                 return _MISSING
@@ -109,18 +113,14 @@ class _Walk:
 
     def _open(self, at: Parts, text: str) -> object:
         if at not in self._opened:
-            self._opened[at] = opened(text)
+            self._opened[at] = _opened(text)
         return self._opened[at]
 
 
-def opened(text: str) -> object:
+def _opened(text: str) -> object:
     """The JSON that a string holds, or None."""
-    if text.lstrip()[:1] not in ("{", "["):
-        return None
-    try:
-        return decode_json(text)
-    except ValueError:
-        return None
+    inner = nested.opened(text)
+    return None if inner is text else inner
 
 
 def text_of(value: object) -> str | None:
@@ -135,20 +135,26 @@ def text_of(value: object) -> str | None:
         return None
 
 
+def texts_of(values: Iterable[Scalar]) -> frozenset[str]:
+    """The texts that stand for ``values``; of a number in text (``0.0``) that of the number too."""
+    texts = {text for value in values if (text := text_of(value)) is not None}
+    numbers = (nested.number_of(text) for text in texts)
+    return frozenset(texts | {_digits(number) for number in numbers if number is not None})
+
+
 def _digits(number: Number) -> str:
     integer = whole(number)
     return str(integer) if integer is not None else format(number, "f")
 
 
-def _spellings(value: object) -> tuple[str, ...]:
-    """The texts that ``value`` equals: its own, and for a number in text (``200.0``) that of the number."""
+def _one_of(value: object, texts: Collection[str]) -> str | None:
+    """Which of ``texts`` equals ``value``: its own text, or for a number in text (``200.0``) that of the number."""
     text = text_of(value)
-    if text is None:
-        return ()
-    try:
-        return text, _digits(parse_number(text))
-    except UnparsableError:
-        return (text,)
+    if text is None or text in texts:
+        return text
+    number = nested.number_of(text)
+    digits = _digits(number) if number is not None else None
+    return digits if digits in texts else None
 
 
 @dataclass(frozen=True)
@@ -156,16 +162,16 @@ class Condition:
     """A test of one value; a value that is not known fails it."""
 
     parts: Parts
-    among: Sequence[Scalar] | None
+    among: frozenset[str] | None
     regex: Any
     at_least: float | None
     at_most: float | None
 
-    def holds(self, walk: _Walk) -> bool:
+    def holds(self, walk: Walk) -> bool:
         value = walk.get(self.parts)
         if value is _MISSING or not known(value):
             return False
-        if self.among is not None and not set(_spellings(value)) & {text_of(item) for item in self.among}:
+        if self.among is not None and _one_of(value, self.among) is None:
             return False
         if self.regex is not None and self.regex.search(text_of(value) or "") is None:
             return False
@@ -205,7 +211,7 @@ class _Made(NamedTuple):
     """A value that is put into the prepared record under ``key``."""
 
     key: str
-    make: Callable[[_Walk], object]
+    make: Callable[[Walk], object]
 
 
 def mapped_format(plan: Plan, file: str, *, private: bool) -> Format:
@@ -238,9 +244,10 @@ def mapped_format(plan: Plan, file: str, *, private: bool) -> Format:
         prepare=_preparer(plan, kept, builder.made) if kept is not None else None,
         explode=_exploder(records) if records else None,
         survey=survey if private else None,
-        private=_PRIVATE if private else (),
+        private=private,
         reads=tuple(dict.fromkeys(item.parts[0] for item in named)),
         prefix_block_tokens=ids.block_tokens if ids else None,
+        pages=not private,
         delimiter=mapping.read.delimiter,
         header=mapping.read.header,
     )
@@ -322,7 +329,7 @@ class _Builder:
             return parts[0]
         return self._add(table.minus, f"{name} minus", _value_of(parts, table, None, ids=False))
 
-    def _add(self, key: str, use: str, make: Callable[[_Walk], object]) -> str:
+    def _add(self, key: str, use: str, make: Callable[[Walk], object]) -> str:
         """A key for a made value: the path's own text, unless that is taken by another value."""
         taken = self.plain | {item.key for item in self.made}
         free = key if key not in taken else f"{key} ({use})"
@@ -339,38 +346,35 @@ def _kind(name: str) -> Callable[[str], Field]:
     return _KINDS.get(name, Text)
 
 
-def _constant(value: object) -> Callable[[_Walk], object]:
+def _constant(value: object) -> Callable[[Walk], object]:
     return lambda _: value
 
 
-def _value_of(parts: Parts, table: ColumnTable, regex: Any, *, ids: bool) -> Callable[[_Walk], object]:
-    nulls = {text for item in table.null for text in _spellings(item)}
+def _value_of(parts: Parts, table: ColumnTable, regex: Any, *, ids: bool) -> Callable[[Walk], object]:
+    nulls = texts_of(table.null)
 
-    def value(walk: _Walk) -> object:
+    def value(walk: Walk) -> object:
         found = walk.get(parts)
         if found is _MISSING or not known(found):
             return found
-        if nulls and nulls & set(_spellings(found)):
+        if nulls and _one_of(found, nulls) is not None:
             return None
         if regex is not None:
             match = regex.search(text_of(found) or "")
             found = match.group(1) if match is not None else None
         if ids and isinstance(found, str):
-            found = opened(found) or found
+            found = nested.opened(found)
         return _negated(found) if table.negate and known(found) else found
 
     return value
 
 
 def _negated(value: object) -> object:
-    try:
-        number = parse_number(value)
-    except UnparsableError:
-        return value
-    return -number if isinstance(number, int) else number.copy_negate()
+    number = nested.number_of(value)
+    return value if number is None else subtract(0, number)
 
 
-def _sum_of(table: ColumnTable, *, spans: bool) -> Callable[[_Walk], object]:
+def _sum_of(table: ColumnTable, *, spans: bool) -> Callable[[Walk], object]:
     """A sum of counts whose first part is known, others may be absent; of durations, all of which must be known.
 
     A part that is no number, or a count below 0 or with a fraction, stands for the sum: the rules reject it.
@@ -380,7 +384,7 @@ def _sum_of(table: ColumnTable, *, spans: bool) -> Callable[[_Walk], object]:
         for path in table.total or ()
     ]
 
-    def total(walk: _Walk) -> object:
+    def total(walk: Walk) -> object:
         parts = [make(walk) for make in makers]
         there = [part for part in parts if part is not _MISSING and known(part)]
         if not there or (parts[0] is _MISSING or not known(parts[0])) or (spans and len(there) < len(parts)):
@@ -401,24 +405,24 @@ def _sum_of(table: ColumnTable, *, spans: bool) -> Callable[[_Walk], object]:
     return total
 
 
-def _status_of(plan: Plan) -> Callable[[_Walk], object]:
+def _status_of(plan: Plan) -> Callable[[Walk], object]:
     table = plan.mapping.status
     assert table is not None
     parts = split_path(table.column)
 
-    def status(walk: _Walk) -> object:
+    def status(walk: Walk) -> object:
         value = walk.get(parts)
         if value is _MISSING or not known(value):
             return table.default
-        for text in _spellings(value):
-            if text in table.map:
-                return table.map[text]
+        text = _one_of(value, table.map)
+        if text is not None:
+            return table.map[text]
         return table.default if table.default is not None else value
 
     return status
 
 
-def _type_of(rules: Sequence[tuple[Condition | None, str]], walk: _Walk) -> str | None:
+def _type_of(rules: Sequence[tuple[Condition | None, str]], walk: Walk) -> str | None:
     return next((name for condition, name in rules if condition is None or condition.holds(walk)), None)
 
 
@@ -427,10 +431,10 @@ def _type_of(rules: Sequence[tuple[Condition | None, str]], walk: _Walk) -> str 
 
 def _preparer(plan: Plan, kept: set[str], made: Sequence[_Made]) -> Callable[[Record], Record | Skipped]:
     def prepare(record: Record) -> Record | Skipped:
-        walk = _Walk(record)
+        walk = Walk(record)
         if not all(condition.holds(walk) for condition in plan.keep):
             return Skipped("not_a_request")
-        prepared: Record = {name: record[name] for name in kept if name in record}
+        prepared: Record = {name: value for name, value in record.items() if name in kept}
         for key, make in made:
             value = make(walk)
             if value is not _MISSING:
@@ -442,7 +446,7 @@ def _preparer(plan: Plan, kept: set[str], made: Sequence[_Made]) -> Callable[[Re
 
 def _exploder(parts: Parts) -> Callable[[Record], list[object] | None]:
     def rows(document: Record) -> list[object] | None:
-        value = _Walk(document).get(parts)
+        value = Walk(document).get(parts)
         return value if isinstance(value, list) else None
 
     return rows
@@ -453,7 +457,7 @@ def _matcher(detect: DetectTable | None, records: Parts | None, file: str) -> Ca
 
     def matches(sample: Sample) -> bool:
         if rows is not None and sample.records and not any(rows(record) is not None for record in sample.records):
-            lists = [joined_path(path) for path, value in _all_paths(sample.records) if isinstance(value, list)]
+            lists = [joined_path(path) for path, value in all_paths(sample.records) if isinstance(value, list)]
             hint = nearest(joined_path(records or ()), lists) if lists else "there are none"
             raise UsageError(f"map {file}: read.records: no array at {joined_path(records or ())!r}; {hint}")
         return detect is None or _fits(detect, sample)
@@ -503,7 +507,7 @@ def _checked(
                 break
     if missing:
         item = missing[0]
-        known_paths = [joined_path(path) for path, _ in _all_paths(sample.records)] or list(sample.columns)
+        known_paths = [joined_path(path) for path, _ in all_paths(sample.records)] or list(sample.columns)
         path = joined_path(item.parts)
         hint = nearest(path, known_paths) if known_paths else "there are no records"
         raise UsageError(f"map {file}: {item.where}: no record has {path!r}; {hint}")
@@ -511,16 +515,16 @@ def _checked(
 
 
 def _without_those_of(missing: Sequence[_Named], records: Sequence[Record]) -> list[_Named]:
-    walks = [_Walk(record) for record in records] if missing else []
+    walks = [Walk(record) for record in records] if missing else []
     return [item for item in missing if all(walk.get(item.parts) is _MISSING for walk in walks)]
 
 
-def _all_paths(records: Sequence[Record]) -> list[tuple[Parts, object]]:
+def all_paths(records: Sequence[Record]) -> list[tuple[Parts, object]]:
     """Every path of the sampled records in order of appearance, with its first value."""
     found: dict[Parts, object] = {}
 
     def visit(at: Parts, value: object) -> None:
-        inner = opened(value) if isinstance(value, str) else value
+        inner = nested.opened(value)
         if not isinstance(inner, dict) or len(at) >= _DEPTH_MAX:
             return
         for key, item in inner.items():

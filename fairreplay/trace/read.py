@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Final
 import polars as pl
 
 from fairreplay.errors import BadInputError, UsageError
+from fairreplay.trace.asked import OUTSIDE, Applied, Asked
 from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
@@ -28,6 +28,7 @@ BATCH_CHARACTERS: Final = 1 << 24
 CLOCK_BACK_US: Final = 3_600_000_000
 """A clock that jumps back by more than an hour has been restarted."""
 RUNS_NAMED_MAX: Final = 10
+NOTHING_ASKED: Final = Asked()
 _OWN_COLUMNS: Final = frozenset({"seq", "source"})
 _STAGED: Final = {
     name: pl.Int64() if name in TIME_COLUMNS else dtype for name, dtype in SCHEMA.items() if name != "source"
@@ -83,6 +84,13 @@ class SourceFacts:
     clamped: int
     out_of_order: int
     runs: tuple[str, ...]
+    applied: Applied
+    """What was asked for beyond the log, and what came of it."""
+
+    @property
+    def records(self) -> int:
+        """Everything read."""
+        return self.rows + sum(self.skipped.values())
 
     @property
     def rows(self) -> int:
@@ -104,14 +112,16 @@ def content_id(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
-def read_source(path: Path, reading: Reading, wanted: str | Format = "auto") -> SourceRead:
+def read_source(
+    path: Path, reading: Reading, wanted: str | Format = "auto", asked: Asked = NOTHING_ASKED
+) -> SourceRead:
     """Read all of ``path`` as format ``wanted`` (``auto``: as what it is; a ``Format``: as a mapping file says).
 
     Raises:
         BadInputError: the file as a whole cannot be read, or changed while it was.
-        UsageError: an unknown format, or a mapping that names what is not there.
+        UsageError: an unknown format, or a mapping, a field or a key that names what is not there.
     """
-    reader = SourceReader(path, reading, wanted)
+    reader = SourceReader(path, reading, wanted, asked)
     blocks = list(reader.blocks())
     return SourceRead(
         **vars(reader.facts()),
@@ -128,7 +138,14 @@ class SourceReader:
         UsageError: an unknown format.
     """
 
-    def __init__(self, path: Path, reading: Reading, wanted: str | Format = "auto", source: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        reading: Reading,
+        wanted: str | Format = "auto",
+        asked: Asked = NOTHING_ASKED,
+        source: str | None = None,
+    ) -> None:
         self.path = path
         self._reading = reading
         self._before = _state(path)
@@ -141,8 +158,9 @@ class SourceReader:
             raise BadInputError(f"{path}: {self.format.name}: {refused}; columns found: {found}")
         self._sample = sample_within(self._content.sample, self.format)
         if self.format.survey is not None:
-            self.format = _surveyed(path, self._content, self.format, self._sample)
-        self._columns = self.format.columns_for(self._sample)
+            self.format = surveyed(path, self._content, self.format, self._sample)
+        self._applied = Applied(asked, self.format, self._sample, str(path))
+        self.format, self._columns = self._applied.format, self._applied.columns
         if "prompt_tokens" not in self._columns:
             raise BadInputError(
                 f"{path}: {self.format.name}: no token counts; give a log that has them with --join FILE --on KEY; "
@@ -157,13 +175,14 @@ class SourceReader:
         self._skipped: Counter[str] = Counter()
         self._keys: set[str] = set()
         self._names_ids = False
-        self._order = _Order()
+        self._order = Order()
 
     def blocks(self) -> Iterator[Block]:
         """Every record of the source, in file order.
 
         Raises:
             BadInputError: damage on the way, or the file changed while it was read.
+            UsageError: a field or key that was asked for is in no record.
         """
         if self._vector is not None:
             for piece in pieces(self.path, self._content, self.format, self._columns):
@@ -174,6 +193,7 @@ class SourceReader:
             yield from self._strict(self._reads())
         if _state(self.path) != self._before:
             raise BadInputError(f"{self.path}: changed while it was read; ingest it when it is complete")
+        self._applied.check()
 
     def _vectorised(self) -> Vector | None:
         """Rules for whole columns, if the format is one of declared columns in a container that has tables."""
@@ -197,13 +217,16 @@ class SourceReader:
             container=self._sample.container,
             accepted=self._accepted,
             rejected=self._rejected,
-            skipped=dict(sorted(self._skipped.items())),
+            skipped=dict(sorted((self._skipped + Counter({OUTSIDE: self._applied.outside})).items())),
             own_ids=not self._names_ids,
             ignored_columns=_ignored(self._keys | set(self._sample.columns), self.format, self._columns),
-            assumptions=_assumptions(self._columns, self._sample, self._reading, self._rules.tally, self._accepted),
+            assumptions=_assumptions(
+                self._columns, _names(self._sample, self.format), self._reading, self._rules.tally, self._accepted
+            ),
             clamped=self._rules.tally.clamped,
             out_of_order=self._order.late,
             runs=self._order.runs(),
+            applied=self._applied,
         )
 
     def _either(self, piece: Piece, vector: Vector) -> Iterator[Block]:
@@ -246,10 +269,10 @@ class SourceReader:
         """Numbered records by the strict rules."""
         rows: list[Row] = []
         rejects: list[Reject] = []
-        for number, read, prepared in _prepared(reads, self.format):
+        for number, read, prepared in prepared_records(reads, self.format):
             if prepared is None:
-                text = kept_text(read, self.format)
-                rejects.append(Reject(number, None, text, "unparsable_record", text or ""))
+                line = self._applied.keeping.broken(read.text or "")
+                rejects.append(Reject(number, None, line, "unparsable_record", line))
                 continue
             self._keys |= (read.value or {}).keys()
             if isinstance(prepared, Skipped):
@@ -260,13 +283,15 @@ class SourceReader:
                     raise prepared
                 rows.append(self._rules.row(prepared, number))
             except RejectedError as error:
-                line = kept_line(read, prepared, self.format)
-                rejects.append(Reject(number, error.column, shown(error.value), error.reason, line))
+                line = self._applied.kept_line(read, prepared)
+                value = self._applied.keeping.value(error.column, shown(error.value))
+                rejects.append(Reject(number, error.column, value, error.reason, line))
                 continue
             self._names_ids = self._names_ids or any(prepared.get(name) is not None for name in self._id_columns)
-        return _canonical(rows, self.source), rejects
+        return canonical(rows, self.source), rejects
 
     def _block(self, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Block:
+        frame = self._applied.rows(frame)
         self._accepted += frame.height
         self._rejected += len(rejects)
         self._order.see(frame)
@@ -283,13 +308,13 @@ def _batch(reads: Iterator[Read]) -> Iterator[Read]:
             return
 
 
-def _canonical(rows: Sequence[Row], source: str) -> pl.DataFrame:
+def canonical(rows: Sequence[Row], source: str) -> pl.DataFrame:
     staged = pl.DataFrame(rows, schema=_STAGED, orient="row")
     times = [pl.col(name).cast(SCHEMA[name]) for name in TIME_COLUMNS]
     return staged.with_columns(*times, source=pl.lit(source)).select(COLUMNS)
 
 
-class _Order:
+class Order:
     """How the arrivals follow one another in the source."""
 
     def __init__(self) -> None:
@@ -321,7 +346,7 @@ class _Order:
         return (*self._named, *([f"and {more} more"] if more else []))
 
 
-def _surveyed(path: Path, content: Content, log_format: Format, sample: Sample) -> Format:
+def surveyed(path: Path, content: Content, log_format: Format, sample: Sample) -> Format:
     """The format as it is for this file, after a first pass over its records."""
     assert log_format.survey is not None
     values = (read.value for read in records(path, content, log_format) if read.value is not None)
@@ -335,14 +360,15 @@ Prepared = Record | Skipped | RejectedError | None
 """A record as the rules want it; a reject that its format found; None where it cannot be read."""
 
 
-def _prepared(reads: Iterable[tuple[int, Read]], log_format: Format) -> Iterator[tuple[int, Read, Prepared]]:
+def prepared_records(reads: Iterable[tuple[int, Read]], log_format: Format) -> Iterator[tuple[int, Read, Prepared]]:
     """Every numbered record, as read and as prepared."""
     if log_format.whole is not None:
         # The lines themselves are let go: what is kept of a record is what the format keeps.
         held = [(number, Read(read.value, None if read.value is not None else read.text)) for number, read in reads]
         answers = iter(log_format.whole([read.value for _, read in held if read.value is not None]))
         for number, read in held:
-            yield number, read, None if read.value is None else next(answers)
+            answer = None if read.value is None else next(answers)
+            yield number, read, _answer(answer, log_format) if isinstance(answer, dict) else answer
         return
     for number, read in reads:
         yield number, read, _answer(read.value, log_format)
@@ -357,40 +383,19 @@ def _answer(record: Record | None, log_format: Format) -> Prepared:
         return error
 
 
-def lines_of(path: Path, log_format: Format, numbers: Sequence[int]) -> Iterator[str]:
-    """The text of the records ``numbers`` (ascending): a second pass, for those that turn out to be rejects later."""
+def lines_of(facts: SourceFacts, numbers: Sequence[int]) -> Iterator[str]:
+    """What is kept of the records ``numbers`` (ascending): a second pass, for those found to be rejects later."""
     wanted = iter(numbers)
     number = next(wanted, None)
     if number is None:
         return
-    reads = records(path, inspect(path, log_format), log_format)
-    for place, read, prepared in _prepared(enumerate(reads), log_format):
+    reads = records(facts.path, inspect(facts.path, facts.format), facts.format)
+    for place, read, prepared in prepared_records(enumerate(reads), facts.format):
         if place == number:
-            yield kept_line(read, prepared, log_format)
+            yield facts.applied.kept_line(read, prepared)
             number = next(wanted, None)
             if number is None:
                 return
-
-
-def kept_line(read: Read, prepared: Prepared, log_format: Format) -> str:
-    """What is kept of a reject: all of it, unless logs of this format hold prompts and answers."""
-    if log_format.private or log_format.whole:
-        return _as_line(prepared if isinstance(prepared, dict) else {})
-    return read.text if read.text is not None else _as_line(read.value)
-
-
-def kept_text(read: Read, log_format: Format) -> str | None:
-    """A line that cannot be read, cut before the first key that would hold a prompt or an answer."""
-    text = read.text
-    if text is None or not log_format.private:
-        return text
-    starts = [text.find(f'"{key}"') for key in log_format.private]
-    cut = min((start for start in starts if start >= 0), default=len(text))
-    return text if cut == len(text) else text[:cut] + "…"
-
-
-def _as_line(record: Record | None) -> str:
-    return json.dumps(record, ensure_ascii=False, default=str)
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -405,15 +410,22 @@ def _ignored(keys: set[str], log_format: Format, columns: Columns) -> tuple[str,
     return tuple(sorted(keys - used - own - set(log_format.reads)))
 
 
-def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tally, accepted: int) -> tuple[str, ...]:
+def _names(sample: Sample, log_format: Format) -> set[str]:
+    """The columns of a sample, and what the format makes of its first records."""
+    made = (_answer(record, log_format) for record in sample.records)
+    return {*sample.columns, *(name for record in made if isinstance(record, dict) for name in record)}
+
+
+def _assumptions(columns: Columns, names: set[str], reading: Reading, tally: Tally, accepted: int) -> tuple[str, ...]:
     """What was taken for granted, one sentence each."""
     said = []
     if tally.naive_columns:
         said.append(f"{', '.join(sorted(tally.naive_columns))} without zone, read as {reading.zone_name} (--tz)")
     for place in columns["arrived_at"]:
-        if isinstance(place, Relative) and place.column in sample.columns:
+        if isinstance(place, Relative) and place.column in names:
+            whose = "of a monotonic clock whose 0 is" if place.monotonic else "from the log's own start,"
             start = iso(rounded_us(reading.t0_us))
-            said.append(f"{place.column} counts {place.unit} from the log's own start, taken as {start} (--t0)")
+            said.append(f"{place.column} counts {place.unit} {whose} taken as {start} (--t0)")
     for name, given, fallback in (("tenant", reading.tenant, DEFAULT_TENANT), ("type", reading.type_, DEFAULT_TYPE)):
         filled = tally.defaulted[name]
         if filled:

@@ -14,6 +14,7 @@ from datetime import UTC, tzinfo
 from decimal import Decimal
 from typing import Final
 
+from fairreplay.config.model import TypeRule
 from fairreplay.errors import BadInputError
 from fairreplay.trace.fields import After, Columns, Epoch, Field, Ids, Integer, Real, Record, Relative, Tokens, Wall
 from fairreplay.trace.schema import (
@@ -23,6 +24,7 @@ from fairreplay.trace.schema import (
     TIME_COLUMNS,
     TYPE_ALIASES,
 )
+from fairreplay.trace.type_rules import named_type
 from fairreplay.trace.values import (
     Number,
     Ticks,
@@ -60,6 +62,8 @@ REASONS: Final = (
 OWN_ID: Final = "{}-{}"
 """For a record without id, of content id and record number: the same on every ingest of the same bytes, and of no
 other record."""
+AMBIGUOUS: Final = " ambiguous join"
+"""Key of a record whose join found several tenants: (column, value) of the key."""
 CLOCKS_APART_US: Final = 366 * 86_400 * 1_000_000
 """No request takes a year: two instants of one row that far apart are of two clocks."""
 MAGNITUDES_APART: Final = 100
@@ -90,6 +94,8 @@ class Reading:
     type_: str | None = None
     model: str | None = None
     max_skew_us: int = 0
+    type_rules: tuple[TypeRule, ...] = ()
+    """The first that holds names the type, whatever the log says."""
 
 
 class RejectedError(Exception):
@@ -164,10 +170,15 @@ class Rules:
 
         type_ = text["type"] or self.reading.type_ or DEFAULT_TYPE
         type_ = TYPE_ALIASES.get(type_, type_)
+        if self.reading.type_rules:
+            values = {**text, **numbers, "type": type_, "status": status}
+            type_ = named_type(self.reading.type_rules, values) or type_
         counts = _counts(found, numbers, status, type_)
         instants = {name: _rounded(found.get(name), exact) for name, exact in times.items()}
         self._settle_first_token(found, instants, counts["output_tokens"], status, type_)
         self._check_order(found, instants)
+        if AMBIGUOUS in record:
+            raise RejectedError("ambiguous_join", *record[AMBIGUOUS])  # type: ignore[misc]
         self.tally.defaulted.update(name for name in ("tenant", "type") if text[name] is None)
         return (
             text["request_id"] or OWN_ID.format(self.source, number),
@@ -193,6 +204,27 @@ class Rules:
             prefix_ids,
             number,
         )
+
+    def facts(self, record: Record) -> dict[str, object]:
+        """What can be read of a record's names and counts, whatever else is wrong with it; None: nothing."""
+        facts: dict[str, object] = {}
+        for name, fields in self.columns.items():
+            there = self._find(record, fields)
+            try:
+                if name in _TEXT_COLUMNS:
+                    facts[name] = _text(there)
+                elif name in _LIMITS:
+                    number = _number(there)
+                    _check_limits({name: there}, {name: number})
+                    count = whole(number) if number is not None else None
+                    facts[name] = None if name in _TOKEN_COLUMNS and (count or 0) < 0 else count
+                elif name == "weight":
+                    facts[name] = _real(there)
+            except RejectedError:
+                facts[name] = None
+        if facts.get("status") not in (None, "ok") and not facts.get("prompt_tokens"):
+            facts["prompt_tokens"] = None
+        return facts
 
     def _find(self, record: Record, fields: Sequence[Field]) -> Found:
         """The first place that holds something; else the first that is there at all, else the first (for its name)."""

@@ -72,7 +72,7 @@ _SUPPORTED: Final[dict[type, frozenset[str]]] = {
     Ids: frozenset({"column"}),
     Format: frozenset(
         {"name", "containers", "needs", "columns", "matches", "refuse", "private", "reads"}
-        | {"prefix_block_tokens", "survey", "lacks", "delimiter", "header"}
+        | {"prefix_block_tokens", "survey", "tenant_from", "pages", "delimiter", "header"}
     ),
     Reading: frozenset({"t0_us", "zone", "zone_name", "tenant", "type_", "model", "max_skew_us"}),
 }

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fairreplay.trace.fields import After, Epoch, Format, Record, Sample, Skipped, Text, Tokens
+from fairreplay.trace.nested import http_code, number_of
 from fairreplay.trace.rules import RejectedError
-from fairreplay.trace.values import EXACT, UNIT_US, Number, Unit, UnparsableError, known, parse_number
+from fairreplay.trace.values import EXACT, UNIT_US, Unit, known
 
 UNITS: Mapping[str, Unit] = {
     **{"ns": "ns", "us": "us", "ms": "ms", "s": "s", "sec": "s"},
@@ -18,7 +19,6 @@ UNITS: Mapping[str, Unit] = {
 DURATIONS = ("time_to_first_token", "ttft", "request_latency")
 COUNTS = ("input_sequence_length", "output_sequence_length", "usage_prompt_cache_read_tokens")
 STARTS = ("request_start_ns", "timestamp_ns")
-REFUSED_CODES = ("429", "503")
 TEXTS = ("payload", "responses")
 
 
@@ -42,20 +42,19 @@ def _milliseconds(name: str, metric: object) -> object:
         raise RejectedError("unparsable_number", f"metrics.{name}", metric)
     if unit == "ms":
         return value
-    try:
-        number: Number = parse_number(value)
-    except UnparsableError:
+    number = number_of(value)
+    if number is None:
         return value
     return None if number == -1 else EXACT.divide(EXACT.multiply(UNIT_US[unit], number), UNIT_US["ms"])
 
 
 def _status(metadata: Record, error: object) -> str:
-    code = str(_object(error).get("code"))
-    if metadata.get("was_cancelled") is True or code == "499":
+    code = http_code(_object(error).get("code"))
+    if metadata.get("was_cancelled") is True or code == 499:
         return "cancelled"
     if not error:
         return "ok"
-    return "rejected" if code in REFUSED_CODES else "failed"
+    return "rejected" if code in (429, 503) else "failed"
 
 
 def _prepare(record: Record) -> Record | Skipped:
@@ -84,7 +83,7 @@ AIPERF = Format(
     needs=("metadata.request_start_ns or .timestamp_ns", "metrics"),
     matches=_matches,
     prepare=_prepare,
-    private=TEXTS,
+    private=True,
     reads=(
         "metadata",
         "metrics",

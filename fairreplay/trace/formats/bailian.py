@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fairreplay.trace.fields import Format, Ids, Record, Relative, Sample, Skipped, Text, Tokens
-from fairreplay.trace.values import UnparsableError, known, parse_number, whole
+from fairreplay.trace.nested import number_of
+from fairreplay.trace.values import known, whole
 
 NEEDS = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length")
 NO_PARENT = -1
@@ -19,11 +20,10 @@ def _chat(value: object) -> int | str | None:
     """An id as a key: ``159`` and ``"159"`` are one chat."""
     if not known(value):
         return None
-    try:
-        number = whole(parse_number(value))
-    except UnparsableError:
+    number = number_of(value)
+    if number is None:
         return value if isinstance(value, str) else None
-    return number
+    return whole(number)
 
 
 def _root(chat: int | str, parents: dict[int | str, int | str]) -> int | str:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fairreplay.trace.fields import After, Epoch, Format, Ids, Record, Sample, Skipped, Text, Tokens
-from fairreplay.trace.values import UnparsableError, is_zero, known, parse_number, subtract
+from fairreplay.trace.nested import first_known, number_of, unless_zero
+from fairreplay.trace.values import known, subtract
 
 SCHEMA = "dynamo.request.trace.v1"
 TENANT_HEADERS = ("x-tenant-id", "x-team-id", "x-tenant")
@@ -32,18 +33,19 @@ def _event(record: Record) -> Record:
 def _tenant(payload: Record) -> object:
     headers = {name.lower(): value for name, value in _inner(payload, "http_request_headers").items()}
     values = (headers.get(name) for name in TENANT_HEADERS)
-    plain = (value[0] if isinstance(value, list) and len(value) == 1 else value for value in values)
-    return next((value for value in plain if known(value)), None)
+    return first_known(value[0] if isinstance(value, list) and len(value) == 1 else value for value in values)
 
 
 def _survey(_: Sample, records: Iterable[Record]) -> Format:
     """Tenant and type stand in payload records, before or after their request."""
     tenants: dict[object, object] = {}
     chats: set[object] = set()
-    blocks: set[object] = set()
+    blocks: set[int] = set()
     for record in records:
         event = _event(record)
-        blocks.add(_inner(event, "request", "replay").get("trace_block_size"))
+        size = _inner(event, "request", "replay").get("trace_block_size")
+        if type(size) is int and size > 0:
+            blocks.add(size)
         payload = _inner(event, "payload")
         request_id = payload.get("request_id")
         if not isinstance(request_id, str):
@@ -62,8 +64,7 @@ def _survey(_: Sample, records: Iterable[Record]) -> Format:
         named = request_id if isinstance(request_id, str) else None
         return _flat(event) | {"tenant": tenants.get(named), "type": "chat" if named in chats else None}
 
-    sizes = {size for size in blocks if type(size) is int and size > 0}
-    return replace(DYNAMO, prepare=prepare, prefix_block_tokens=sizes.pop() if len(sizes) == 1 else None)
+    return replace(DYNAMO, prepare=prepare, prefix_block_tokens=blocks.pop() if len(blocks) == 1 else None)
 
 
 def _flat(event: Record) -> Record:
@@ -75,19 +76,15 @@ def _flat(event: Record) -> Record:
     flat["event_time_unix_ms"] = event.get("event_time_unix_ms")
     flat["agent_context.session_id"] = _inner(event, "agent_context").get("session_id")
     flat["status"] = _status(_inner(request, "finish_reason_metadata").get("backend_finish_reason"))
-    received = request.get("request_received_ms")
-    if not known(received) or is_zero(received):
+    if not known(unless_zero(request.get("request_received_ms"))):
         flat["request.request_received_ms"] = None
         flat["event_time_unix_ms - total_time_ms"] = _start(event.get("event_time_unix_ms"), request)
     return flat
 
 
 def _start(end: object, request: Record) -> object:
-    try:
-        instant, span = parse_number(end), parse_number(request.get("total_time_ms"))
-    except UnparsableError:
-        return None
-    return subtract(instant, span) if instant > 0 and span >= 0 else None
+    instant, span = number_of(end), number_of(request.get("total_time_ms"))
+    return subtract(instant, span) if instant is not None and span is not None and instant > 0 <= span else None
 
 
 def _status(reason: object) -> str:
@@ -107,7 +104,7 @@ DYNAMO = Format(
     needs=(f"schema = {SCHEMA}",),
     matches=_matches,
     survey=_survey,
-    private=("payload",),
+    private=True,
     reads=(
         "timestamp",
         "event",

@@ -6,44 +6,27 @@
 
 from __future__ import annotations
 
-from fairreplay.trace.containers import decode_json
 from fairreplay.trace.fields import After, Epoch, Format, Integer, Record, Sample, Skipped, Text, Tokens
+from fairreplay.trace.nested import at, first_known, http_code, number_of, opened, prefixed, unless_zero
 from fairreplay.trace.rules import RejectedError
-from fairreplay.trace.values import UnparsableError, is_zero, known, parse_number, subtract
-
-REFUSED_CODES = ("429", "503")
-_TEXTS = ("text", "prompt", "messages", "input", "input_ids", "input_embeds", "image_data")
+from fairreplay.trace.values import known, subtract
 
 
 def _parameters(record: Record) -> Record:
     text = record.get("request_parameters")
-    if not known(text):
-        return {}
-    try:
-        value = decode_json(text) if isinstance(text, str) else text
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
+    parameters = opened(text) if known(text) else {}
+    if not isinstance(parameters, dict):
         raise RejectedError("unparsable_record", "request_parameters", text)
-    return value
-
-
-def _tenant(parameters: Record) -> object:
-    """``routing_key``; else the adapter, marked as one so that it does not merge with a team of its name."""
-    if known(parameters.get("routing_key")):
-        return parameters["routing_key"]
-    adapter = parameters.get("lora_path")
-    return f"adapter:{adapter}" if isinstance(adapter, str) and known(adapter) else None
+    return parameters
 
 
 def _status(reason: object) -> str:
-    kind = reason.get("type") if isinstance(reason, dict) else reason
-    if kind != "abort":
+    if reason != "abort" and at(reason, "type") != "abort":
         return "ok"
-    code = reason.get("status_code") if isinstance(reason, dict) else None
+    code = at(reason, "status_code")
     if not known(code):
         return "cancelled"
-    return "rejected" if str(code) in REFUSED_CODES else "failed"
+    return "rejected" if http_code(code) in (429, 503) else "failed"
 
 
 def _arrival(record: Record, parameters: Record) -> object:
@@ -51,46 +34,33 @@ def _arrival(record: Record, parameters: Record) -> object:
 
     The answer's time of a stream is that of its first chunk, not of its end, once a token was generated.
     """
-    sent, e2e = record.get("response_sent_to_client_ts"), record.get("e2e_latency")
-    if not known(sent) or not known(e2e):
+    end, span = number_of(record.get("response_sent_to_client_ts")), number_of(record.get("e2e_latency"))
+    if end is None or span is None or end <= 0 or span < 0:
         return None
-    try:
-        end, span = parse_number(sent), parse_number(e2e)
-        streamed = parameters.get("stream") is True and parse_number(record.get("completion_tokens") or 0) > 0
-    except UnparsableError:
-        return None
-    return None if streamed or end <= 0 or span < 0 else subtract(end, span)
+    generated = number_of(record.get("completion_tokens")) or 0
+    return None if parameters.get("stream") is True and generated > 0 else subtract(end, span)
 
 
 def _negated(value: object) -> object:
-    try:
-        return -parse_number(value)
-    except UnparsableError:
-        return value
-
-
-def _first(parameters: Record, names: tuple[str, ...]) -> object:
-    return next((parameters[name] for name in names if known(parameters.get(name))), None)
+    number = number_of(value)
+    return value if number is None else subtract(0, number)
 
 
 def _prepare(record: Record) -> Record | Skipped:
     parameters = _parameters(record)
-    rank = record.get("dp_rank")
-    prepared = {name: value for name, value in record.items() if name != "request_parameters"} | {
-        "tenant": _tenant(parameters),
+    rank, adapter = number_of(record.get("dp_rank")), parameters.get("lora_path")
+    tenants = (parameters.get("routing_key"), prefixed("adapter", adapter if isinstance(adapter, str) else None))
+    received = unless_zero(record.get("request_received_ts"))
+    return {name: value for name, value in record.items() if name != "request_parameters"} | {
+        "tenant": first_known(tenants),
         "priority": _negated(parameters.get("priority")),
-        "session_id": next(
-            (parameters[n] for n in ("session_id", "conversation_id") if known(parameters.get(n))), None
-        ),
-        "replica": f"dp{rank}" if known(rank) else None,
+        "session_id": first_known((parameters.get("session_id"), parameters.get("conversation_id"))),
+        "replica": f"dp{rank}" if rank is not None else None,
         "status": _status(record.get("finish_reason")),
         "type": None if "completion_tokens" in record else "embed",
+        "request_received_ts": received,
+        "response_sent_to_client_ts - e2e_latency": None if known(received) else _arrival(record, parameters),
     }
-    received = record.get("request_received_ts")
-    if not known(received) or is_zero(received):
-        prepared["response_sent_to_client_ts - e2e_latency"] = _arrival(record, parameters)
-        prepared["request_received_ts"] = None
-    return prepared
 
 
 def _matches(sample: Sample) -> bool:
@@ -100,19 +70,21 @@ def _matches(sample: Sample) -> bool:
     )
 
 
+def logs_requests(sample: Sample) -> bool:
+    """Lines of ``--log-requests-format json``: another log, without the engine's times."""
+    return any(
+        record.get("event") == "request.finished" and "rid" in record and "out" in record for record in sample.records
+    )
+
+
 SGLANG = Format(
     name="sglang",
     containers=("jsonl", "document"),
     needs=("request_parameters", "id", "finish_reason"),
     matches=_matches,
     prepare=_prepare,
-    private=(*_TEXTS, *(f"{name}\\" for name in _TEXTS), "out"),
-    reads=(
-        "request_parameters",
-        "finish_reason",
-        "dp_rank",
-        "response_sent_to_client_ts",
-    ),
+    private=True,
+    reads=("request_parameters", "finish_reason", "dp_rank", "response_sent_to_client_ts"),
     columns={
         "request_id": (Text("id"),),
         "tenant": (Text("tenant"),),

@@ -1,13 +1,13 @@
 """TensorRT-LLM's perf metrics (NVIDIA/TensorRT-LLM, ``tensorrt_llm/serve/_perf_metrics_schema.py``), JSON lines.
 
-Seconds of a steady clock, aggregated or disaggregated serving. No token counts, tenants or types are in it: a log that
-is joined to it has them.
+Seconds of a steady clock on which 0 is unknown, aggregated or disaggregated serving. No token counts, tenants or types
+are in it: a log that is joined to it has them.
 """
 
 from __future__ import annotations
 
 from fairreplay.trace.fields import Format, Record, Relative, Sample, Skipped, Text
-from fairreplay.trace.values import is_zero
+from fairreplay.trace.nested import unless_zero
 
 _TIMING = "perf_metrics.timing_metrics"
 
@@ -18,11 +18,6 @@ def _object(value: object) -> Record:
 
 def _timing(record: object) -> Record:
     return _object(_object(_object(record).get("perf_metrics")).get("timing_metrics"))
-
-
-def _mark(value: object) -> object:
-    """0 on a steady clock is unknown."""
-    return None if is_zero(value) else value
 
 
 def _prepare(record: Record) -> Record | Skipped:
@@ -40,8 +35,8 @@ def _aggregated(record: Record) -> Record:
     timing = _timing(record)
     arrivals = [name for name in ("server_arrival_time", "arrival_time") if name in timing]
     marks = ("first_scheduled_time", "server_first_token_time", "first_token_time", "last_token_time")
-    found = {name: _mark(timing[name]) for name in marks if name in timing}
-    return found | {f"{_TIMING}.{name}": _mark(timing[name]) for name in arrivals}
+    found = {name: unless_zero(timing[name]) for name in marks if name in timing}
+    return found | {f"{_TIMING}.{name}": unless_zero(timing[name]) for name in arrivals}
 
 
 def _disaggregated(record: Record) -> Record:
@@ -50,10 +45,10 @@ def _disaggregated(record: Record) -> Record:
     return {
         "request_id": own if own is not None else context.get("request_id"),
         "replica": record.get("gen_server"),
-        "disagg_server_arrival_time": _mark(record.get("disagg_server_arrival_time")),
-        "first_scheduled_time": _mark(_timing(context).get("first_scheduled_time")),
-        "disagg_server_first_token_time": _mark(record.get("disagg_server_first_token_time")),
-        "last_token_time": _mark(_timing(generation).get("last_token_time")),
+        "disagg_server_arrival_time": unless_zero(record.get("disagg_server_arrival_time")),
+        "first_scheduled_time": unless_zero(_timing(context).get("first_scheduled_time")),
+        "disagg_server_first_token_time": unless_zero(record.get("disagg_server_first_token_time")),
+        "last_token_time": unless_zero(_timing(generation).get("last_token_time")),
     }
 
 
@@ -88,9 +83,9 @@ TRTLLM = Format(
         "request_id": (Text("request_id"),),
         "replica": (Text("replica"),),
         "arrived_at": (
-            Relative(f"{_TIMING}.server_arrival_time", "s"),
-            Relative(f"{_TIMING}.arrival_time", "s"),
-            Relative("disagg_server_arrival_time", "s"),
+            Relative(f"{_TIMING}.server_arrival_time", "s", monotonic=True),
+            Relative(f"{_TIMING}.arrival_time", "s", monotonic=True),
+            Relative("disagg_server_arrival_time", "s", monotonic=True),
         ),
         "scheduled_at": (Relative("first_scheduled_time", "s"),),
         "first_token_at": (
