@@ -316,19 +316,19 @@ def _csv_read(line: bytes, header: list[str], delimiter: str) -> Read:
     return Read(dict(zip(header, cells, strict=True)), text)
 
 
-def csv_header(line: bytes | Overlong, path: Path, known: Format | None = None) -> tuple[list[str], bool]:
-    """Names of the cells, and whether the first line says them; if not, they are ``c0``, ``c1``, ..."""
+def csv_header(line: bytes | Overlong, path: Path, known: Format | None = None) -> list[str]:
+    """Names of the cells: what the first line says, or ``c0``, ``c1``, ... if it names none."""
     delimiter = known.delimiter if known else ","
     cells = None if isinstance(line, Overlong) else _csv_cells(line.decode(errors="replace"), delimiter)
     if cells is None:
         raise BadInputError(f"{path}: neither JSON nor CSV nor Parquet (its first line cannot be read); check the file")
-    if (known and not known.header) or (known is None and _has_no_names(cells)):
-        return [f"c{number}" for number in range(len(cells))], False
+    if not _names_columns(cells, known):
+        return [f"c{number}" for number in range(len(cells))]
     header = [name.strip() for name in cells]
     twice = sorted({name for name in header if header.count(name) > 1 and name})
     if twice:
         raise BadInputError(f"{path}: column {twice[0]} stands twice in the header; rename one")
-    return header, True
+    return header
 
 
 # -- Parquet ----------------------------------------------------------------------------------------------------------
@@ -436,20 +436,24 @@ def inspect(path: Path, known: Format | None = None) -> Content:
     return _inspect_csv(path, head, known)
 
 
-def _has_no_names(cells: list[str]) -> bool:
-    """A first line that is data: no column is called by a number."""
+def _inspect_csv(path: Path, head: list[bytes | Overlong], known: Format | None) -> Content:
+    header = csv_header(head[0], path, known)
+    first, delimiter = head[0], known.delimiter if known else ","
+    assert isinstance(first, bytes), "csv_header refuses any other"
+    named = _names_columns(_csv_cells(first.decode(errors="replace"), delimiter) or [], known)
+    reads = csv_reads(iter(head[1:] if named else head), header, delimiter)
+    return Content(_sample("csv", reads, tuple(header)), [])
+
+
+def _names_columns(cells: list[str], known: Format | None) -> bool:
+    """The first line is a header: a person says so, or it does not begin with a number like a line of data."""
+    if known is not None:
+        return known.header
     try:
         parse_number(cells[0])
     except UnparsableError:
-        return False
-    return True
-
-
-def _inspect_csv(path: Path, head: list[bytes | Overlong], known: Format | None) -> Content:
-    header, named = csv_header(head[0], path, known)
-    rows = head[1:] if named else head
-    reads = csv_reads(iter(rows), header, known.delimiter if known else ",")
-    return Content(_sample("csv", reads, tuple(header)), [])
+        return True
+    return False
 
 
 def _inspect_json(path: Path, head: list[bytes | Overlong], known: Format | None) -> Content | None:
@@ -531,6 +535,6 @@ def records(path: Path, content: Content, log_format: Format) -> Iterator[Read]:
                     yield from json_reads(line, log_format)
             else:
                 first = next(lines)
-                header, named = csv_header(first, path, log_format)
-                rows = lines if named else itertools.chain([first], lines)
+                header = csv_header(first, path, log_format)
+                rows = lines if log_format.header else itertools.chain([first], lines)
                 yield from csv_reads(rows, header, log_format.delimiter)

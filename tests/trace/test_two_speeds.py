@@ -274,6 +274,28 @@ def test_strange_values_are_judged_by_the_strict_rules(tmp_path: Path, name: str
     check(tmp_path / "log")
 
 
+@pytest.mark.parametrize("last", ["null", "9", '"9"', "9.0"])
+@pytest.mark.parametrize("key", ["prompt_tokens", "note", "tenant"])
+def test_a_key_twice_counts_the_last_time(tmp_path: Path, key: str, last: str) -> None:
+    """Polars takes the first."""
+    row = {"tenant": "a", "arrived_at_ms": T0 * 1000, "prompt_tokens": 5, "output_tokens": 1}
+    line = json.dumps(row)
+    short = json.dumps({name: value for name, value in row.items() if name != "tenant"})
+    (tmp_path / "log").write_text("\n".join([line, line.replace("}", f', "{key}": {last}}}'), short]))
+    result = check(tmp_path / "log")
+    assert not isinstance(result, str)
+    assert result.ignored_columns == (("note",) if key == "note" else ())
+
+
+@pytest.mark.parametrize("name", ["plain", "null: x", "a:b", "{", 'quo"te', "null", "\\", "[x]"])
+def test_names_that_look_like_syntax_are_names(tmp_path: Path, name: str) -> None:
+    row = {"tenant": name, "arrived_at_ms": T0 * 1000, "prompt_tokens": 5, "output_tokens": 1}
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, [row, row | {"tenant": "b"}])))
+    result = check(tmp_path / "log")
+    assert not isinstance(result, str)
+    assert result.frame["tenant"].to_list() == [name, "b"]
+
+
 # -- CSV --------------------------------------------------------------------------------------------------------------
 
 CELLS = [
@@ -511,7 +533,10 @@ def test_lines_beyond_the_cap_stand_between_their_neighbours(tmp_path: Path) -> 
     assert (result.frame.height, [reject.row for reject in result.rejects]) == (5, [1, 3, 5, 7])
 
 
-def test_a_log_that_ends_in_the_middle_names_the_byte_after_whole_blocks(tmp_path: Path) -> None:
+def test_a_log_that_ends_in_the_middle_names_the_byte_after_whole_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 50_000)
     rng = random.Random(2)
     lines = [as_line(native_record(rng, "ms", number)) for number in range(3000)]
     whole = gzip.compress("\n".join(lines).encode())
