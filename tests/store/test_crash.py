@@ -135,7 +135,9 @@ except FairReplayError as error:
 def test_a_full_disk_is_one_clear_error(tmp_path: Path, limit: int) -> None:
     """Wherever the room ends: in the rows, the rejects, the manifest, the lock."""
     first = log(tmp_path / "first.jsonl", line(0))
-    second = log(tmp_path / "second.jsonl", *(line(index, session_id=f"{index * 7919:x}") for index in range(9000)), "{")
+    second = log(
+        tmp_path / "second.jsonl", *(line(index, session_id=f"{index * 7919:x}") for index in range(9000)), "{"
+    )
     ingest([first], tmp_path / "store", EVERYTHING)
     before = content(tmp_path / "store")
     for store in (tmp_path / "store", tmp_path / "new" / "store"):
