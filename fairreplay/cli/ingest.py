@@ -2,75 +2,168 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fairreplay.cli import console
-from fairreplay.cli.options import DEFAULT_STORE, JsonOption, QuietOption, StoreOption
+from fairreplay.cli.options import (
+    DEFAULT_STORE,
+    ConfigOption,
+    JsonOption,
+    QuietOption,
+    SinceOption,
+    StoreOption,
+    UntilOption,
+)
+from fairreplay.cli.period import period
 
 if TYPE_CHECKING:
     from fairreplay.store.ingest import IngestOptions, IngestSummary, SourceSummary
+    from fairreplay.trace.asked import Asked
+    from fairreplay.trace.pseudonyms import Pseudonyms
+    from fairreplay.trace.rules import Reading
     from fairreplay.trace.values import Number
 
 NAMES_SHOWN = 20
+ROWS_SHOWN = 3
+KEY_VARIABLE = "FAIRREPLAY_PSEUDONYM_KEY"
+DEFAULT_T0 = "1970-01-01T00:00:00Z"
 
 
 def ingest(
-    sources: Annotated[list[str], typer.Argument(metavar="SRC...", help="Logs: files, folders, patterns.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SRC...", help="Logs: files, folders, patterns, - for stdin, s3://, gs://, az://."),
+    ],
     store: StoreOption = DEFAULT_STORE,
     log_format: Annotated[
         str, typer.Option("--format", help="The logs' format; auto decides on the first records.")
     ] = "auto",
+    map_file: Annotated[
+        Path | None, typer.Option("--map", metavar="FILE.toml", help="What the columns of any other log mean.")
+    ] = None,
     tz: Annotated[str, typer.Option("--tz", help="Zone of times that carry none.")] = "UTC",
     t0: Annotated[
         str, typer.Option("--t0", help="Instant of clock value 0 in logs that count from their own start (ISO 8601).")
-    ] = "1970-01-01T00:00:00Z",
+    ] = DEFAULT_T0,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Tenant of rows that name none.")] = None,
+    tenant_from: Annotated[
+        str | None, typer.Option("--tenant-from", metavar="FIELD", help="Where the tenant stands instead (a.b.c).")
+    ] = None,
     type_: Annotated[str | None, typer.Option("--type", help="Request type of rows that name none.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Model of rows that name none.")] = None,
+    join: Annotated[
+        str | None, typer.Option("--join", metavar="GATEWAY", help="A gateway's log that knows the tenants.")
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="KEY|LEFT=RIGHT", help="What both logs call a request.")
+    ] = None,
+    on_strip: Annotated[
+        list[str] | None,
+        typer.Option("--on-strip", metavar="PREFIX", help='Prefix of joined ids, such as "chatcmpl-".'),
+    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     max_reject_rate: Annotated[
         float, typer.Option("--max-reject-rate", min=0, max=1, help="Share of rejects that stops a source.")
     ] = 0.01,
     max_skew: Annotated[
         str, typer.Option("--max-skew", help='Clock skew that is clamped, not rejected, such as "5ms".')
     ] = "0",
+    pseudonymise: Annotated[
+        str | None, typer.Option("--pseudonymise", metavar="tenant", help="Store tenants as keyed hashes.")
+    ] = None,
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", help=f"Key of --pseudonymise [default: ${KEY_VARIABLE}].")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what it would do; the store stays as it is.")
+    ] = False,
+    config: ConfigOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Read request logs into the store.
 
     Every row is checked; what cannot be a request is kept as a reject with its reason. The same bytes again change
-    nothing.
+    nothing. Prompts and answers are never stored.
     """
+    from dataclasses import replace
+
+    from fairreplay.store.ingest import IngestOptions
     from fairreplay.store.ingest import ingest as run
 
-    options = _options(log_format, tz, t0, tenant, type_, model, max_reject_rate, max_skew)
-    summary = run(sources, store, options)
+    pseudonyms = _pseudonyms(pseudonymise, key_file)
+    hidden = pseudonyms.name(tenant) if pseudonyms and tenant else tenant
+    reading = _reading(tz, t0, tenant, type_, model, max_skew, config)
+    asked = _asked(tenant_from, join, on, on_strip or [], since, until, pseudonyms)
+    settings = {
+        "--tz": tz if tz != "UTC" else None,
+        "--t0": t0 if t0 != DEFAULT_T0 else None,
+        "--tenant": hidden,
+        "--tenant-from": tenant_from,
+        "--type": type_,
+        "--model": model,
+        "--on": on,
+        "--on-strip": " ".join(on_strip or []),
+        "--since": since,
+        "--until": until,
+        "--max-skew": max_skew if reading.max_skew_us else None,
+        "--pseudonymise": pseudonyms.fingerprint() if pseudonyms else None,
+        "type_rules": "; ".join(rule.model_dump_json(by_alias=True, exclude_none=True) for rule in reading.type_rules),
+    }
+    options = IngestOptions(
+        format=log_format,
+        reading=reading,
+        max_reject_rate=max_reject_rate,
+        asked=asked,
+        join=join,
+        settings={name: value for name, value in settings.items() if value},
+        dry_run=dry_run,
+    )
+    if map_file is not None:
+        options = _mapped(options, map_file)
+    with console.progress("ingest", "bytes", quiet=quiet or json) as told:
+        summary = run(sources, store, replace(options, progress=told))
     if json:
         console.out_json(document(summary))
     elif not quiet:
         console.out(summary_text(summary))
     for source in summary.sources:
-        if source.already:
-            console.note(f"{source.path}: already in the store (same bytes); nothing changed", quiet=quiet)
+        if remark := _nothing_new(source):
+            console.note(f"{console.printable(source.path)}: {remark}", quiet=quiet)
 
 
-def _options(
-    log_format: str,
+def _nothing_new(source: SourceSummary) -> str | None:
+    if source.already and source.otherwise:
+        return (
+            "already in the store (same bytes), read with other options then; nothing changed. "
+            "Ingest into a new store to read it otherwise"
+        )
+    if source.already:
+        return "already in the store (same bytes); nothing changed"
+    if not source.changed:
+        return f"all {source.segment.duplicates} requests are in the store already; nothing changed"
+    return None
+
+
+def _reading(
     tz: str,
     t0: str,
     tenant: str | None,
     type_: str | None,
     model: str | None,
-    max_reject_rate: float,
     max_skew: str,
-) -> IngestOptions:
+    config: Path | None,
+) -> Reading:
     from zoneinfo import ZoneInfo
 
+    from fairreplay.config.load import load_config
     from fairreplay.errors import UsageError
-    from fairreplay.store.ingest import IngestOptions
     from fairreplay.trace.rules import Reading
+    from fairreplay.trace.type_rules import check_type_rules
     from fairreplay.trace.values import UnparsableError, parse_wall
 
     try:
@@ -81,7 +174,9 @@ def _options(
         t0_us, _ = parse_wall(t0, zone)
     except UnparsableError:
         raise UsageError(f"--t0 {t0}: no instant; write it as 2026-03-02T08:00:00Z") from None
-    reading = Reading(
+    type_rules = load_config(config).type_rules
+    check_type_rules(type_rules)
+    return Reading(
         t0_us=t0_us,
         zone=zone,
         zone_name=tz,
@@ -89,8 +184,70 @@ def _options(
         type_=type_ or None,
         model=model or None,
         max_skew_us=_skew_us(max_skew),
+        type_rules=type_rules,
     )
-    return IngestOptions(log_format, reading, max_reject_rate)
+
+
+def _asked(
+    tenant_from: str | None,
+    join: str | None,
+    on: str | None,
+    on_strip: list[str],
+    since: str | None,
+    until: str | None,
+    pseudonyms: Pseudonyms | None,
+) -> Asked:
+    from fairreplay.errors import UsageError
+    from fairreplay.trace.asked import Asked
+    from fairreplay.trace.join import JoinKey
+    from fairreplay.trace.values import epoch_us
+
+    if (join is None) != (on is None):
+        raise UsageError("--join and --on go together: --join gateway.jsonl --on request_id")
+    if on_strip and join is None:
+        raise UsageError("--on-strip cuts a prefix of joined ids: it needs --join and --on")
+    begin, end = period(since, until)
+    return Asked(
+        tenant_from=tenant_from or None,
+        key=JoinKey.parse(on, on_strip) if on is not None else None,
+        since_us=epoch_us(begin) if begin else None,
+        until_us=epoch_us(end) if end else None,
+        pseudonyms=pseudonyms,
+    )
+
+
+def _pseudonyms(what: str | None, key_file: Path | None) -> Pseudonyms | None:
+    import os
+
+    from fairreplay.errors import UsageError
+    from fairreplay.trace.pseudonyms import Pseudonyms
+
+    if what is None:
+        if key_file is not None:
+            raise UsageError("--key-file is the key of --pseudonymise tenant; give both")
+        return None
+    if what != "tenant":
+        raise UsageError(f"--pseudonymise {what}: only 'tenant' can stand under pseudonyms")
+    if key_file is None:
+        if not (key := os.environ.get(KEY_VARIABLE, "")):
+            raise UsageError(f"--pseudonymise needs a key: --key-file FILE, or {KEY_VARIABLE} in the environment")
+        return Pseudonyms(os.fsencode(key))
+    try:
+        return Pseudonyms(key_file.read_bytes().strip())
+    except OSError as error:
+        raise UsageError(f"--key-file {key_file}: cannot be read ({error.strerror})") from None
+
+
+def _mapped(options: IngestOptions, map_file: Path) -> IngestOptions:
+    from dataclasses import replace
+
+    from fairreplay.errors import UsageError
+    from fairreplay.trace.formats import FORMATS
+    from fairreplay.trace.mapping import load_mapping
+
+    if options.format != "auto":
+        raise UsageError(f"--map {map_file} and --format {options.format}: give one of them")
+    return replace(options, mapping=load_mapping(map_file, FORMATS))
 
 
 def _skew_us(text: str) -> int:
@@ -121,6 +278,7 @@ def document(summary: IngestSummary) -> dict[str, Any]:
         "first_arrival": summary.first_arrival,
         "last_arrival": summary.last_arrival,
         "store": summary.store,
+        **({"dry_run": True} if summary.dry_run else {}),
     }
 
 
@@ -130,12 +288,21 @@ def _source_keys(source: SourceSummary) -> dict[str, Any]:
         "path": source.path,
         "source": segment.source,
         "format": segment.format,
+        "records": segment.rows + sum(segment.skipped.values()),
         "rows": segment.rows,
         "accepted": segment.accepted,
         "rejected": segment.rejected,
         "duplicates": segment.duplicates,
         "skipped": sum(segment.skipped.values()),
         "rejects": segment.rejects,
+        "skips": segment.skipped,
+        "by_status": source.by_status,
+        "by_tenant": source.by_tenant,
+        "unknown": list(segment.empty_columns),
+        "join": segment.join,
+        "assumptions": list(segment.assumptions),
+        "changed": source.changed,
+        **({"first_rows": list(source.first_rows)} if source.first_rows else {}),
     }
 
 
@@ -153,6 +320,9 @@ def summary_text(summary: IngestSummary) -> str:
         for remark in _remarks(source):
             said.setdefault(remark, []).append(console.cell(source.segment.name))
     parts += [remark + _whose(names, len(rows)) for remark, names in said.items()]
+    for source in summary.sources:
+        if source.first_rows:
+            parts += ["", _first_rows(source)]
     parts += ["", _totals(summary)]
     return "\n".join(parts)
 
@@ -168,6 +338,12 @@ def _remarks(source: SourceSummary) -> list[str]:
     segment = source.segment
     remarks = [f"recognised as {segment.format} ({source.why})"]
     remarks += [console.printable(line) for line in segment.assumptions]
+    if segment.join:
+        join = segment.join
+        remarks.append(
+            f"joined: {join['matched']} keys in both logs, {join['left_only']} in this one only, "
+            f"{join['right_only']} in the other only"
+        )
     if segment.rejects:
         remarks.append("rejected: " + ", ".join(f"{reason} {count}" for reason, count in segment.rejects.items()))
     if segment.skipped:
@@ -190,11 +366,27 @@ def _named(names: tuple[str, ...]) -> str:
     return ", ".join(map(console.cell, names[:NAMES_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
+def _first_rows(source: SourceSummary) -> str:
+    """The first rows as they would be stored, a column a line; columns without any value are left out."""
+    rows = source.first_rows[:ROWS_SHOWN]
+    names = [name for name in rows[0] if name != "source" and any(row[name] is not None for row in rows)]
+    title = f"first rows of {console.cell(source.segment.name)} as they would be stored:"
+    return f"{title}\n" + console.table(
+        ("column", *(f"record {row['seq']}" for row in rows)),
+        [(name, *(_brief(row[name]) for row in rows)) for name in names],
+    )
+
+
+def _brief(value: object) -> object:
+    if isinstance(value, list):
+        return f"{len(value)} ids"
+    return value
+
+
 def _totals(summary: IngestSummary) -> str:
     accepted = sum(summary.types.values())
     period = f", {summary.first_arrival} to {summary.last_arrival}" if summary.first_arrival else ""
     types = ", ".join(f"{console.cell(name)} {count}" for name, count in summary.types.items())
-    return (
-        f"{accepted} requests of {len(summary.tenants)} tenants" + (f" ({types})" if types else "") + period + "\n"
-        f"store: {console.printable(summary.store)}"
-    )
+    requests = f"{accepted} requests of {len(summary.tenants)} tenants" + (f" ({types})" if types else "") + period
+    where = "dry run: nothing was stored; the store would be " if summary.dry_run else "store: "
+    return f"{requests}\n{where}{console.printable(summary.store)}"

@@ -6,7 +6,7 @@ Units stand in the names (``_ms``, ``_tokens``); step times are seconds, as in t
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -135,6 +135,69 @@ class TypeTable(Table):
     """``[types.NAME]`` declares a request type; its keys come with the controls that read them."""
 
 
+RuleColumn = Literal[
+    "request_id",
+    "tenant",
+    "type",
+    "model",
+    "replica",
+    "status",
+    "precision",
+    "session_id",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "recomputed_tokens",
+    "priority",
+    "preemptions",
+]
+_COUNTS = frozenset(name for name in get_args(RuleColumn) if name.endswith("_tokens")) | {"priority", "preemptions"}
+
+
+class TypeCondition(Table):
+    """What one canonical column must hold: a number within ``min`` and ``max`` (both included), or a text.
+
+    ``regex`` is searched anywhere in the text, in linear time; a null never holds.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+
+    column: RuleColumn
+    min: float | None = None
+    max: float | None = None
+    regex: str | None = None
+    in_: tuple[str, ...] | None = Field(None, alias="in")
+
+    @model_validator(mode="after")
+    def _fits(self) -> TypeCondition:
+        numeric, textual = (self.min, self.max), (self.regex, self.in_)
+        is_text = self.column not in _COUNTS
+        if any(given is not None for given in (numeric if is_text else textual)):
+            raise ValueError(f"{self.column} takes {'regex or in' if is_text else 'min or max'}")
+        if all(given is None for given in (*numeric, *textual)):
+            raise ValueError("says nothing: give min, max, regex or in")
+        return self
+
+
+class TypeRule(Table):
+    """``[[type_rules]]``: the first rule that holds names a request's type, whatever the log says.
+
+    ``when`` is one condition or several that must all hold; without it the rule always holds.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    when: tuple[TypeCondition, ...] = ()
+    is_: str = Field(alias="is", min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_or_several(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("when"), dict):
+            return values | {"when": [values["when"]]}
+        return values
+
+
 class Floor(Table):
     rule: Literal["cv", "eta", "inverse-sigma"] = "cv"
     reserve: float = Field(0.4, ge=0, le=1)
@@ -164,6 +227,7 @@ class Config(Table):
     tenants: dict[str, Tenant] = Field(default_factory=dict)
     models: dict[str, ClusterTable] = Field(default_factory=dict)
     types: dict[str, TypeTable] = Field(default_factory=dict)
+    type_rules: tuple[TypeRule, ...] = ()
     floor: Floor = Floor()
     weights: Weights = Weights()
     policies: dict[str, PolicyTable] = Field(default_factory=dict)

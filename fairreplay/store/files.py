@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -10,6 +11,13 @@ from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
 OLD_SUFFIX = ".old"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_full(error: BaseException) -> bool:
+    """The disk, the quota or the largest allowed file is full. Polars' own errors carry the number in their text."""
+    number = getattr(error, "errno", None)
+    return number in _FULL or any(f"(os error {full})" in str(error) for full in _FULL)
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
@@ -17,12 +25,12 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         write(temporary)
-        _sync(temporary)
+        sync(temporary)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
@@ -42,8 +50,8 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
     try:
         write(temporary)
         for file in sorted(temporary.iterdir()):
-            _sync(file)
-        _sync(temporary)
+            sync(file)
+        sync(temporary)
         if path.exists():
             path.rename(old)
         temporary.rename(path)
@@ -52,7 +60,7 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
         if old.exists() and not path.exists():
             old.rename(path)
         raise
-    _sync(path.parent)
+    sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -61,7 +69,7 @@ def remove_folder(path: Path) -> None:
     old = _beside(path)[0]
     shutil.rmtree(old, ignore_errors=True)
     path.rename(old)
-    _sync(path.parent)
+    sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -84,7 +92,8 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """What was written to ``path`` (a file or a folder) survives a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

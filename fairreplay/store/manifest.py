@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -53,6 +54,10 @@ class Segment:
     """Where the source's clock jumped back by more than an hour: the first arrival of each further run."""
     prefix_block_tokens: int | None = None
     """Tokens of one block of ``prefix_ids``; null = the source does not say."""
+    join: dict[str, int] | None = None
+    """Of a joined source: records of both sides, keys of both, of the left only, of the right only."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Options that changed what the source became, as given; of a key its fingerprint only."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,12 @@ class Manifest:
 
     def digest(self) -> str:
         """16 hex digits over the segments: the identity of what is stored."""
-        return hashlib.sha256(orjson.dumps([asdict(item) for item in self.segments])).hexdigest()[:16]
+        return hashlib.sha256(orjson.dumps([_plain(item) for item in self.segments])).hexdigest()[:16]
+
+
+def _plain(segment: Segment) -> dict[str, Any]:
+    """As written. Fields that came later are left out where they say nothing: older stores keep their digest."""
+    return {name: value for name, value in asdict(segment).items() if value or name not in ("join", "settings")}
 
 
 _ADAPTER = TypeAdapter(Manifest)
@@ -110,4 +120,5 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    replace_bytes(folder / MANIFEST_NAME, orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2) + b"\n")
+    document = {"version": manifest.version, "segments": [_plain(item) for item in manifest.segments]}
+    replace_bytes(folder / MANIFEST_NAME, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,21 +20,24 @@ from typing import Any, Final
 import filelock
 import orjson
 import polars as pl
+from pyarrow import ArrowException
 
 from fairreplay.errors import StoreBusyError, StoreError, UsageError, nearest
+from fairreplay.store.draft import Draft
 from fairreplay.store.files import (
     OLD_SUFFIX,
     TEMPORARY_SUFFIX,
     remove_folder,
-    replace_bytes,
-    replace_file,
     replace_folder,
     settle_folder,
     sha256_of,
 )
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
+from fairreplay.store.rejects import RejectLines
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA, check_columns
-from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA, check_frame
+from fairreplay.store.rows import ROW_GROUP_ROWS, read_row_groups
+from fairreplay.trace.read import Reject
+from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA
 
 REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
     "file": pl.String(),
@@ -47,7 +51,6 @@ REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
 """One row per reject: ``row`` is the record's number in the source, ``line`` the record as it was read."""
 
 LOCK_NAME: Final = "lock"
-ROW_GROUP_ROWS: Final = 1 << 17
 _SEGMENT_FILE = re.compile(r"[0-9a-f]{16}\.(parquet|jsonl)")
 _REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
@@ -99,15 +102,26 @@ class Store:
             return pl.DataFrame(schema={name: SCHEMA[name] for name in columns})
         return pl.concat(frames).sort(ORDER).select(columns)
 
-    def rows_with_ids(self, request_ids: pl.Series) -> pl.DataFrame:
-        """The stored requests of these ids."""
-        frames = [pl.DataFrame(schema=SCHEMA)]
+    def row_groups(self, columns: list[str] | None = None) -> Iterator[pl.DataFrame]:
+        """All stored requests, a row group of a segment at a time."""
         for segment in self.manifest.segments:
-            path = self.segment_path(segment.source)
             self._verify(segment)
-            wanted = request_ids.to_frame("request_id").lazy()
-            frames.append(_collect(_scan(path).join(wanted, on="request_id", how="semi"), path))
-        return pl.concat(frames)
+            path = self.segment_path(segment.source)
+            try:
+                yield from read_row_groups(path, columns)
+            except (OSError, ArrowException):
+                raise StoreError(f"{path}: missing or damaged; restore it, or make the store again") from None
+
+    def counted(self, sources: Sequence[str], column: str) -> dict[str, int]:
+        """Requests of the named sources by the value of ``column``, sorted."""
+        counts: Counter[str] = Counter()
+        for segment in self.manifest.segments:
+            if segment.source in sources:
+                path = self.segment_path(segment.source)
+                self._verify(segment)
+                found = _collect(_scan(path).group_by(column).len(), path)
+                counts.update(dict(zip(found[column], found["len"], strict=True)))
+        return dict(sorted(counts.items()))
 
     def _read_segment(
         self, segment: Segment, since: datetime | None, until: datetime | None, columns: Sequence[str]
@@ -158,21 +172,43 @@ class Store:
             rows += ({"file": segment.name, "source": segment.source, **record} for record in records)
         return pl.DataFrame(rows, schema=REJECT_SCHEMA, orient="row")
 
-    def add_segment(self, segment: Segment, frame: pl.DataFrame, rejects: Sequence[dict[str, Any]]) -> Segment:
-        """Store one source: its rows (canonical, any order) and rejects (row, column, value, reason, line).
+    def reject_keys(self, segment: Segment) -> set[tuple[int, str]]:
+        """(row, reason) of every reject of ``segment``."""
+        path = self.rejects_path(segment.source)
+        try:
+            with path.open("rb") as stream:
+                return {(record["row"], record["reason"]) for record in map(orjson.loads, stream)}
+        except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+            raise StoreError(f"{path}: missing or damaged; restore it from a copy") from None
 
-        The segment counts only once the manifest names it; that is the last write. Holds the lock: the caller.
-        ``file_bytes`` and ``file_sha256`` of ``segment`` are filled in here.
+    def add_segment(self, segment: Segment, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Segment:
+        """Store one source that is at hand: its rows (canonical, in the order of ``seq``) and rejects.
+
+        ``file_bytes`` and ``file_sha256`` of ``segment`` are filled in here. Holds the lock: the caller.
         """
-        check_frame(frame)
+        with self.draft(segment.source) as (rows, lines):
+            rows.add(frame)
+            lines.add(rejects)
+            rows.finish()
+            lines.finish()
+            return self.commit(segment)
+
+    @contextmanager
+    def draft(self, source: str) -> Iterator[tuple[Draft, RejectLines]]:
+        """Rows and rejects of a source on their way into the store. What is not committed is taken away at the end."""
+        rows, lines = Draft(self.segment_path(source)), RejectLines(self.rejects_path(source))
+        try:
+            yield rows, lines
+        finally:
+            rows.discard()
+            lines.discard()
+            for folder in (rows.path.parent, lines.path.parent):
+                with suppress(OSError):  # not empty: a store that holds something
+                    folder.rmdir()
+
+    def commit(self, segment: Segment) -> Segment:
+        """Let a source count whose draft is finished: the manifest names it, and that is the last write."""
         path = self.segment_path(segment.source)
-        path.parent.mkdir(exist_ok=True)
-        ordered = frame.sort(ORDER)
-        replace_file(path, lambda file: ordered.write_parquet(file, compression="zstd", row_group_size=ROW_GROUP_ROWS))
-        if rejects:
-            rejects_path = self.rejects_path(segment.source)
-            rejects_path.parent.mkdir(exist_ok=True)
-            replace_bytes(rejects_path, b"".join(orjson.dumps(item) + b"\n" for item in rejects))
         segment = replace(segment, file_bytes=path.stat().st_size, file_sha256=sha256_of(path))
         manifest = self.manifest.with_segment(segment)
         write_manifest(self.path, manifest)
@@ -188,6 +224,8 @@ class Store:
                     _SEGMENT_FILE.fullmatch(path.name) and path.stem not in known
                 ):
                     path.unlink()
+            with suppress(OSError):  # not empty, or not there
+                (self.path / folder).rmdir()
         for path in sorted((self.path / "replays").glob("*" + TEMPORARY_SUFFIX)):
             settle_folder(path.with_name(path.name.removesuffix(TEMPORARY_SUFFIX).removesuffix(OLD_SUFFIX)))
         (self.path / (MANIFEST_NAME + TEMPORARY_SUFFIX)).unlink(missing_ok=True)
@@ -288,11 +326,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(f"{path}: cannot lock the store ({error.strerror}); check its permissions") from None
     try:
-        path.write_text(f"{os.getpid()}\n")
+        with suppress(OSError):  # a full disk: the lock holds all the same, it only cannot say whose it is
+            path.write_text(f"{os.getpid()}\n")
         yield
     finally:
-        if path.exists():
-            path.write_text("")
+        with suppress(OSError):
+            if path.exists():
+                path.write_text("")
         lock.release()
 
 

@@ -11,8 +11,9 @@ import io
 import itertools
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from fairreplay.errors import BadInputError
 from fairreplay.trace.fields import Container, Format, Record, Sample
-from fairreplay.trace.values import Ticks, Unit
+from fairreplay.trace.values import Ticks, Unit, UnparsableError, parse_number
 
 LINE_BYTES_MAX: Final = 1 << 20
 """A longer line of a line format is one reject."""
@@ -167,11 +168,12 @@ def _values_of(text: str) -> list[object]:
     return values
 
 
-def _rows_of(value: object) -> Iterator[object]:
+def _rows_of(value: object, log_format: Format | None) -> Iterator[object]:
     """The records of one JSON document: the items of an array, the rows in ``data`` of an API page, or itself."""
+    pages = log_format is None or log_format.pages
     if isinstance(value, list):
         yield from value
-    elif isinstance(value, dict) and isinstance(value.get("data"), list) and value["data"]:
+    elif pages and isinstance(value, dict) and isinstance(value.get("data"), list) and value["data"]:
         yield from value["data"]
     else:
         yield value
@@ -186,7 +188,7 @@ def sample_within(sample: Sample, log_format: Format) -> Sample:
 
 
 def _expanded(value: object, log_format: Format | None) -> Iterator[object]:
-    for row in _rows_of(value):
+    for row in _rows_of(value, log_format):
         inner = log_format.explode(row) if log_format and log_format.explode and isinstance(row, dict) else None
         yield from [row] if inner is None else inner
 
@@ -194,20 +196,20 @@ def _expanded(value: object, log_format: Format | None) -> Iterator[object]:
 # -- lines ------------------------------------------------------------------------------------------------------------
 
 
-class _Overlong(NamedTuple):
+class Overlong(NamedTuple):
     """The beginning of a line beyond the cap."""
 
     head: bytes
 
 
-def _lines(stream: BinaryIO, first_max: int, rest_max: int) -> Iterator[bytes | _Overlong]:
+def lines_of_stream(stream: BinaryIO, first_max: int, rest_max: int) -> Iterator[bytes | Overlong]:
     """Lines without their ends, blank ones left out; memory is bounded by the caps."""
     limit = first_max
     while line := stream.readline(limit + 1):
         if len(line) > limit and not line.endswith(b"\n"):
             while (more := stream.readline(1 << 16)) and not more.endswith(b"\n"):
                 pass
-            yield _Overlong(line[:OVERLONG_SHOWN_BYTES])
+            yield Overlong(line[:OVERLONG_SHOWN_BYTES])
             limit = rest_max
             continue
         line = line.strip(b"\r\n")
@@ -216,16 +218,16 @@ def _lines(stream: BinaryIO, first_max: int, rest_max: int) -> Iterator[bytes | 
             limit = rest_max
 
 
-def _unreadable(line: bytes | _Overlong) -> Read:
-    if isinstance(line, _Overlong):
+def unreadable(line: bytes | Overlong) -> Read:
+    if isinstance(line, Overlong):
         return Read(None, line.head.decode(errors="replace") + f"… (a line of more than {LINE_BYTES_MAX} bytes)")
     return Read(None, line.decode(errors="replace"))
 
 
-def _json_reads(line: bytes | _Overlong, log_format: Format | None) -> Iterator[Read]:
+def json_reads(line: bytes | Overlong, log_format: Format | None) -> Iterator[Read]:
     """The records of one line: mostly one; several of concatenated JSON or of a line that holds a run."""
-    if isinstance(line, _Overlong):
-        yield _unreadable(line)
+    if isinstance(line, Overlong):
+        yield unreadable(line)
         return
     try:
         text = line.decode()
@@ -236,7 +238,7 @@ def _json_reads(line: bytes | _Overlong, log_format: Format | None) -> Iterator[
                 raise
             values = _values_of(text)
     except ValueError:
-        yield _unreadable(line)
+        yield unreadable(line)
         return
     for value in values:
         if type(value) is dict and (log_format is None or log_format.explode is None) and "data" not in value:
@@ -256,57 +258,72 @@ def _document_read(row: object) -> Read:
 # -- CSV --------------------------------------------------------------------------------------------------------------
 
 
-def _csv_cells(line: str) -> list[str] | None:
+def _csv_cells(line: str, delimiter: str) -> list[str] | None:
     try:
-        return next(csv.reader([line], strict=True))
+        return next(csv.reader([line], strict=True, delimiter=delimiter))
     except (csv.Error, StopIteration):
         return None
 
 
-def _csv_reads(lines: Iterator[bytes | _Overlong], header: list[str]) -> Iterator[Read]:
-    """CSV rows. A quote that never closes spoils its own line only: the lines after it are read again by themselves."""
-    csv.field_size_limit(LINE_BYTES_MAX)
-    waiting: deque[bytes | _Overlong] = deque()
+Lines = Iterator[bytes | Overlong]
 
-    def following() -> bytes | _Overlong | None:
+
+def csv_reads(
+    lines: Lines, header: list[str], delimiter: str = ",", more: Callable[[], Iterable[bytes | Overlong]] = tuple
+) -> Iterator[Read]:
+    """CSV rows. A quote that never closes spoils its own line only: the lines after it are read again by themselves.
+
+    ``more`` gives further lines where ``lines`` end inside a quote.
+    """
+    csv.field_size_limit(LINE_BYTES_MAX)
+    waiting: deque[bytes | Overlong] = deque()
+
+    def following() -> bytes | Overlong | None:
         return waiting.popleft() if waiting else next(lines, None)
 
     while (line := following()) is not None:
-        if isinstance(line, _Overlong):
-            yield _unreadable(line)
+        if isinstance(line, Overlong):
+            yield unreadable(line)
             continue
         parts = [line]
         quotes, size = line.count(b'"'), len(line)
         while quotes % 2 and size < LINE_BYTES_MAX:
-            more = following()
-            if more is None or isinstance(more, _Overlong):
-                waiting.extendleft([] if more is None else [more])
+            part = following()
+            if part is None:
+                waiting.extend(more())
+                part = following()
+            if part is None or isinstance(part, Overlong):
+                waiting.extendleft([] if part is None else [part])
                 break
-            parts.append(more)
-            quotes += more.count(b'"')
-            size += len(more)
-        read = _csv_read(b"\n".join(parts), header)
+            parts.append(part)
+            quotes += part.count(b'"')
+            size += len(part)
+        read = _csv_read(b"\n".join(parts), header, delimiter)
         if read.value is None and len(parts) > 1:
             waiting.extendleft(reversed(parts[1:]))
-            read = _unreadable(line)
+            read = unreadable(line)
         yield read
 
 
-def _csv_read(line: bytes, header: list[str]) -> Read:
+def _csv_read(line: bytes, header: list[str], delimiter: str) -> Read:
     try:
         text = line.decode()
     except UnicodeDecodeError:
-        return _unreadable(line)
-    cells = _csv_cells(text)
+        return unreadable(line)
+    cells = _csv_cells(text, delimiter)
     if cells is None or len(cells) != len(header):
         return Read(None, text)
     return Read(dict(zip(header, cells, strict=True)), text)
 
 
-def _csv_header(line: bytes | _Overlong, path: Path) -> list[str]:
-    cells = None if isinstance(line, _Overlong) else _csv_cells(line.decode(errors="replace"))
+def csv_header(line: bytes | Overlong, path: Path, known: Format | None = None) -> list[str]:
+    """Names of the cells: what the first line says, or ``c0``, ``c1``, ... if it names none."""
+    delimiter = known.delimiter if known else ","
+    cells = None if isinstance(line, Overlong) else _csv_cells(line.decode(errors="replace"), delimiter)
     if cells is None:
         raise BadInputError(f"{path}: neither JSON nor CSV nor Parquet (its first line cannot be read); check the file")
+    if not _names_columns(cells, known):
+        return [f"c{number}" for number in range(len(cells))]
     header = [name.strip() for name in cells]
     twice = sorted({name for name in header if header.count(name) > 1 and name})
     if twice:
@@ -318,7 +335,7 @@ def _csv_header(line: bytes | _Overlong, path: Path) -> list[str]:
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[Any]:
+def parquet_file(path: Path) -> Iterator[Any]:
     """An open Parquet file; damage is an error that names the file, a lost footer also the byte."""
     size = path.stat().st_size
     with path.open("rb") as stream:
@@ -327,7 +344,7 @@ def _parquet(path: Path) -> Iterator[Any]:
             raise BadInputError(f"{path}: Parquet without its footer, ends at byte {size}; get a complete copy")
         stream.seek(0)
         try:
-            file = pq.ParquetFile(stream)
+            file = pq.ParquetFile(stream, read_dictionary=_dictionaries(stream))
             if file.metadata.num_rows > PARQUET_ROWS_MAX:
                 raise BadInputError(
                     f"{path}: {file.metadata.num_rows} rows, more than {PARQUET_ROWS_MAX}; split the file"
@@ -338,30 +355,52 @@ def _parquet(path: Path) -> Iterator[Any]:
             raise BadInputError(f"{path}: damaged Parquet ({detail}); get a complete copy of the file") from None
 
 
-def _parquet_reads(path: Path) -> Iterator[Read]:
-    with _parquet(path) as file:
-        for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
-            names = batch.schema.names
-            columns = [_parquet_column(batch.column(index)) for index in range(len(names))]
-            for cells in zip(*columns, strict=True):
-                yield Read(dict(zip(names, cells, strict=True)), None)
+def _dictionaries(stream: BinaryIO) -> list[str]:
+    """Text columns whose cells are mostly references: they may stand for far more bytes than the file has."""
+    metadata = pq.read_metadata(stream)
+    wide = set()
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(index)
+            if chunk.physical_type == "BYTE_ARRAY" and chunk.total_uncompressed_size < 4 * chunk.num_values + (1 << 16):
+                wide.add(chunk.path_in_schema)
+    return sorted(wide)
+
+
+def parquet_reads(batch: Any) -> Iterator[Read]:
+    """The rows of an Arrow batch."""
+    names = batch.schema.names
+    columns = [_parquet_column(batch.column(index)) for index in range(len(names))]
+    for cells in zip(*columns, strict=True):
+        yield Read(dict(zip(names, cells, strict=True)), None)
 
 
 def _parquet_column(column: Any) -> list[object]:
     """Cells as Python values; timestamps as ticks, for ``datetime`` has no nanoseconds."""
-    if pa.types.is_timestamp(column.type):
-        unit, zoned = _UNITS[column.type.unit], column.type.tz is not None
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        # Each value once: a short column of references to a long text stays short.
+        values = _parquet_column(column.dictionary)
+        return [None if index is None else values[index] for index in column.indices.to_pylist()]
+    if pa.types.is_timestamp(kind):
+        unit, zoned = _UNITS[kind.unit], kind.tz is not None
         counts = column.cast(pa.int64()).to_pylist()
         return [None if count is None else Ticks(count, unit, zoned) for count in counts]
-    values: list[object] = column.to_pylist()
-    return values
+    cells: list[object] = column.to_pylist()
+    return cells
+
+
+def _parquet_rows(path: Path, rows: int) -> Iterator[Read]:
+    with parquet_file(path) as file:
+        for batch in file.iter_batches(batch_size=rows):
+            yield from parquet_reads(batch)
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def inspect(path: Path) -> Content:
-    """What kind of file this is, and its first records.
+def inspect(path: Path, known: Format | None = None) -> Content:
+    """What kind of file this is, and its first records; ``known``: the format, where a person has said it.
 
     Raises:
         BadInputError: empty, damaged, or nothing that can be read.
@@ -369,49 +408,72 @@ def inspect(path: Path) -> Content:
     if path.stat().st_size == 0:
         raise BadInputError(f"{path}: empty file; nothing to ingest")
     if _is_parquet(path):
-        with _parquet(path) as file:
+        with parquet_file(path) as file:
             columns = tuple(file.schema_arrow.names)
-        return Content(_sample("parquet", itertools.islice(_parquet_reads(path), SAMPLE_RECORDS), columns), [])
+        return Content(
+            _sample("parquet", itertools.islice(_parquet_rows(path, SAMPLE_RECORDS), SAMPLE_RECORDS), columns), []
+        )
     with opened(path) as stream:
-        lines = _lines(stream, DOCUMENT_BYTES_MAX, LINE_BYTES_MAX)
+        lines = lines_of_stream(stream, DOCUMENT_BYTES_MAX, LINE_BYTES_MAX)
         head = list(itertools.islice(lines, SAMPLE_RECORDS))
     if not head:
         raise BadInputError(f"{path}: empty file; nothing to ingest")
     first = head[0]
-    if isinstance(first, _Overlong):
+    if isinstance(first, Overlong):
         raise BadInputError(f"{path}: starts with a line of more than {DOCUMENT_BYTES_MAX} bytes; split it")
+    if known is not None and known.containers == ("csv",):
+        return _inspect_csv(path, head, known)
+    unopened = replace(known, explode=None) if known is not None else None
     if first.lstrip()[:1] in (b"{", b"["):
-        content = _inspect_json(path, head)
+        content = _inspect_json(path, head, unopened)
         if content is not None:
             return content
-    reads = [read for line in head for read in _json_reads(line, None)]
+    reads = [read for line in head for read in json_reads(line, unopened)]
     if any(read.value is not None for read in reads):
         return Content(_sample("jsonl", reads), [])
     if first.lstrip()[:1] in (b"{", b"["):
         raise BadInputError(f"{path}: not JSON: {_json_fault(first)}; check the file")
-    header = _csv_header(first, path)
-    rows = _csv_reads(iter(head[1:]), header)
-    return Content(_sample("csv", rows, tuple(header)), [])
+    return _inspect_csv(path, head, known)
 
 
-def _inspect_json(path: Path, head: list[bytes | _Overlong]) -> Content | None:
+def _inspect_csv(path: Path, head: list[bytes | Overlong], known: Format | None) -> Content:
+    header = csv_header(head[0], path, known)
+    first, delimiter = head[0], known.delimiter if known else ","
+    assert isinstance(first, bytes), "csv_header refuses any other"
+    named = _names_columns(_csv_cells(first.decode(errors="replace"), delimiter) or [], known)
+    reads = csv_reads(iter(head[1:] if named else head), header, delimiter)
+    return Content(_sample("csv", reads, tuple(header)), [])
+
+
+def _names_columns(cells: list[str], known: Format | None) -> bool:
+    """The first line is a header: a person says so, or it does not begin with a number like a line of data."""
+    if known is not None:
+        return known.header
+    try:
+        parse_number(cells[0])
+    except UnparsableError:
+        return True
+    return False
+
+
+def _inspect_json(path: Path, head: list[bytes | Overlong], known: Format | None) -> Content | None:
     """A file that starts like JSON: lines if its first line is an object, else one document or several."""
-    reads = list(_json_reads(head[0], None))
+    reads = list(json_reads(head[0], known))
     if head[0].lstrip().startswith(b"{") and any(read.value is not None for read in reads):  # type: ignore[union-attr]
-        return Content(_sample("jsonl", (read for line in head for read in _json_reads(line, None))), [])
+        return Content(_sample("jsonl", (read for line in head for read in json_reads(line, known))), [])
     if len(head) > 1 and not _may_go_on(head[0]):
         return None
     documents = _documents(path)
     if documents is None:
         return None
-    rows = (_document_read(row) for value in documents for row in _rows_of(value))
+    rows = (_document_read(row) for value in documents for row in _rows_of(value, known))
     sample = _sample("document", itertools.islice(rows, SAMPLE_RECORDS))
     return Content(sample, documents)
 
 
-def _may_go_on(line: bytes | _Overlong) -> bool:
+def _may_go_on(line: bytes | Overlong) -> bool:
     """A first line that is no whole value may be the beginning of a pretty-printed one; a line broken inside is not."""
-    if isinstance(line, _Overlong):
+    if isinstance(line, Overlong):
         return False
     text = line.decode(errors="replace").rstrip()
     try:
@@ -459,7 +521,7 @@ def records(path: Path, content: Content, log_format: Format) -> Iterator[Read]:
     """Every record of the file, in file order."""
     container = content.sample.container
     if container == "parquet":
-        yield from _parquet_reads(path)
+        yield from _parquet_rows(path, PARQUET_BATCH_ROWS)
     elif container == "document":
         for value in content.documents:
             yield from (_document_read(row) for row in _expanded(value, log_format))
@@ -467,10 +529,12 @@ def records(path: Path, content: Content, log_format: Format) -> Iterator[Read]:
         # A run on one line is a single document, whatever its length; so may be the first line of any JSON file.
         rest_max = DOCUMENT_BYTES_MAX if log_format.explode else LINE_BYTES_MAX
         with opened(path) as stream:
-            lines = _lines(stream, rest_max, rest_max)
+            lines = lines_of_stream(stream, rest_max, rest_max)
             if container == "jsonl":
                 for line in lines:
-                    yield from _json_reads(line, log_format)
+                    yield from json_reads(line, log_format)
             else:
-                header = _csv_header(next(lines), path)
-                yield from _csv_reads(lines, header)
+                first = next(lines)
+                header = csv_header(first, path, log_format)
+                rows = lines if log_format.header else itertools.chain([first], lines)
+                yield from csv_reads(rows, header, log_format.delimiter)

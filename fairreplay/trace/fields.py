@@ -5,8 +5,9 @@ A format is data. The one strict path (``rules``) turns a record and this declar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Literal
 
 from fairreplay.trace.values import Unit
@@ -17,9 +18,18 @@ Record = dict[str, object]
 
 @dataclass(frozen=True)
 class Wall:
-    """An instant as ISO 8601 text or a typed timestamp; without zone it is one of ``--tz``."""
+    """An instant as ISO 8601 text or a typed timestamp.
+
+    Without zone it is one of ``zone``, else of ``--tz``, or always UTC if ``utc``. ``pattern``: text of another form,
+    in the directives of ``values.parse_pattern``. Where the source writes Unix time instead in some of its forms,
+    ``epoch`` is the unit of numbers.
+    """
 
     column: str
+    utc: bool = False
+    epoch: Unit | None = None
+    zone: tzinfo | None = None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)
@@ -32,29 +42,35 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Relative:
-    """An instant as a number since the clock's own zero, which is ``--t0``. 0 is a real arrival, else unknown."""
+    """An instant as a number since the clock's own zero, which is ``--t0``. 0 is a real arrival, else unknown.
+
+    On a ``monotonic`` clock, whose zero is long before the log, an arrival of 0 is unknown too.
+    """
 
     column: str
     unit: Unit
+    monotonic: bool = False
 
 
 @dataclass(frozen=True)
 class After:
     """A duration after the arrival; with ``minus`` the difference of two marks of one monotonic clock.
 
-    -1 is unknown; so is a mark of 0.
+    -1 is unknown; so is a mark of 0. ``base``: the earlier time column that it counts from.
     """
 
     column: str
     unit: Unit
     minus: str | None = None
+    base: str = "arrived_at"
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A token count: a whole number, at least 0."""
+    """A token count: a whole number, at least 0. ``source`` is the log's own name for a count that is put together."""
 
     column: str
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,8 +125,18 @@ class Format:
     """One log format.
 
     ``needs`` names what a record of it has, for messages; ``matches`` is the test, by default that all of ``needs``
-    are there. ``prepare`` rewrites a record where its fields depend on each other, or skips it. ``explode`` gives the
-    records inside a document that holds a whole run, or None if it holds none.
+    are there. ``prepare`` rewrites a record where its fields depend on each other, skips it, or raises a reject.
+    ``explode`` gives the records inside a document that holds a whole run, or None if it holds none.
+
+    Two ways for formats whose records need one another: ``whole`` gets all records of the file and answers for each,
+    and its answers then go through ``prepare``; ``survey`` is a first pass that only collects: from the first records
+    and all records of a file it gives the format as it is for this file. ``tenant_from`` is the format with another
+    field as the tenant, where that stands in other records than the request's own.
+
+    ``refuse`` says why a log of this format cannot be replayed at all, judging its first records.
+
+    ``private``: its logs may hold prompts and answers; of a reject only what ``prepare`` or ``whole`` let through is
+    kept. ``reads`` are the source's columns that they look into.
     """
 
     name: str
@@ -120,7 +146,18 @@ class Format:
     matches: Callable[[Sample], bool] | None = None
     prepare: Callable[[Record], Record | Skipped] | None = None
     explode: Callable[[Record], list[object] | None] | None = None
+    whole: Callable[[Sequence[Record]], Iterable[Record | Skipped]] | None = None
+    tenant_from: Callable[[str], Format] | None = None
+    refuse: Callable[[Sample], str | None] | None = None
+    private: bool = False
+    reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
+    survey: Callable[[Sample, Iterable[Record]], Format] | None = None
+    pages: bool = True
+    """An object with a list under ``data`` is a page of an API, not a record."""
+    delimiter: str = ","
+    header: bool = True
+    """CSV: what parts the cells, and whether the first line names them (else ``c0``, ``c1``, ...)."""
 
     def recognises(self, sample: Sample) -> bool:
         if sample.container not in self.containers:

@@ -6,7 +6,6 @@ of ``REASONS``; the first names the reject.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -15,8 +14,9 @@ from datetime import UTC, tzinfo
 from decimal import Decimal
 from typing import Final
 
+from fairreplay.config.model import TypeRule
 from fairreplay.errors import BadInputError
-from fairreplay.trace.fields import After, Columns, Epoch, Field, Ids, Integer, Real, Record, Relative, Wall
+from fairreplay.trace.fields import After, Columns, Epoch, Field, Ids, Integer, Real, Record, Relative, Tokens, Wall
 from fairreplay.trace.schema import (
     DEFAULT_TENANT,
     DEFAULT_TYPE,
@@ -24,6 +24,7 @@ from fairreplay.trace.schema import (
     TIME_COLUMNS,
     TYPE_ALIASES,
 )
+from fairreplay.trace.type_rules import named_type
 from fairreplay.trace.values import (
     Number,
     Ticks,
@@ -33,6 +34,7 @@ from fairreplay.trace.values import (
     magnitude,
     microseconds,
     parse_number,
+    parse_pattern,
     parse_ticks,
     parse_wall,
     rounded_us,
@@ -57,6 +59,11 @@ REASONS: Final = (
     "conflicting_duplicate",
     "ambiguous_join",
 )
+AMBIGUOUS: Final = " ambiguous join"
+"""Key of a record whose join found several tenants: (column, value) of the key."""
+OWN_ID: Final = "{}-{}"
+"""For a record without id, of content id and record number: the same on every ingest of the same bytes, and of no
+other record."""
 CLOCKS_APART_US: Final = 366 * 86_400 * 1_000_000
 """No request takes a year: two instants of one row that far apart are of two clocks."""
 MAGNITUDES_APART: Final = 100
@@ -87,6 +94,8 @@ class Reading:
     type_: str | None = None
     model: str | None = None
     max_skew_us: int = 0
+    type_rules: tuple[TypeRule, ...] = ()
+    """The first that holds names the type, whatever the log says."""
 
 
 class RejectedError(Exception):
@@ -111,6 +120,9 @@ class Tally:
     naive_columns: set[str] = field(default_factory=set)
     defaulted: Counter[str] = field(default_factory=Counter)
     magnitudes: dict[str, tuple[Number, Number]] = field(default_factory=dict)
+
+    def copy(self) -> Tally:
+        return Tally(self.clamped, set(self.naive_columns), Counter(self.defaulted), dict(self.magnitudes))
 
 
 @dataclass(frozen=True)
@@ -152,18 +164,24 @@ class Rules:
         prefix_ids = _ids(found.get("prefix_ids"))
         arrival = times["arrived_at"]
         assert arrival is not None, "_instants refuses a row without arrival"
-        for name, span in spans.items():
-            times[name] = add(arrival, span)
+        for name, (base, span) in spans.items():
+            start = times[base]
+            times[name] = add(start, span) if start is not None else None
 
         type_ = text["type"] or self.reading.type_ or DEFAULT_TYPE
         type_ = TYPE_ALIASES.get(type_, type_)
+        if self.reading.type_rules:
+            values = {**text, **numbers, "type": type_, "status": status}
+            type_ = named_type(self.reading.type_rules, values) or type_
         counts = _counts(found, numbers, status, type_)
         instants = {name: _rounded(found.get(name), exact) for name, exact in times.items()}
         self._settle_first_token(found, instants, counts["output_tokens"], status, type_)
         self._check_order(found, instants)
+        if AMBIGUOUS in record:
+            raise RejectedError("ambiguous_join", *record[AMBIGUOUS])  # type: ignore[misc]
         self.tally.defaulted.update(name for name in ("tenant", "type") if text[name] is None)
         return (
-            text["request_id"] or _own_id(self.source, number),
+            text["request_id"] or OWN_ID.format(self.source, number),
             text["tenant"] or self.reading.tenant or DEFAULT_TENANT,
             type_,
             text["model"] or self.reading.model,
@@ -186,6 +204,27 @@ class Rules:
             prefix_ids,
             number,
         )
+
+    def facts(self, record: Record) -> dict[str, object]:
+        """What can be read of a record's names and counts, whatever else is wrong with it; None: nothing."""
+        facts: dict[str, object] = {}
+        for name, fields in self.columns.items():
+            there = self._find(record, fields)
+            try:
+                if name in _TEXT_COLUMNS:
+                    facts[name] = _text(there)
+                elif name in _LIMITS:
+                    number = _number(there)
+                    _check_limits({name: there}, {name: number})
+                    count = whole(number) if number is not None else None
+                    facts[name] = None if name in _TOKEN_COLUMNS and (count or 0) < 0 else count
+                elif name == "weight":
+                    facts[name] = _real(there)
+            except RejectedError:
+                facts[name] = None
+        if facts.get("status") not in (None, "ok") and not facts.get("prompt_tokens"):
+            facts["prompt_tokens"] = None
+        return facts
 
     def _find(self, record: Record, fields: Sequence[Field]) -> Found:
         """The first place that holds something; else the first that is there at all, else the first (for its name)."""
@@ -224,20 +263,23 @@ class Rules:
 
     def _exact_instant(self, there: Found, *, arrival: bool) -> Number | None:
         place, value = there.field, there.value
-        if isinstance(value, Ticks):
-            if not isinstance(place, Wall):
+        if not isinstance(place, Wall):
+            if isinstance(value, Ticks):
                 raise UnparsableError
-            exact, zoned = parse_ticks(value, self.reading.zone)
-        elif isinstance(place, Wall):
+            return self._exact_number(place, value, arrival=arrival)
+        zone = UTC if place.utc else place.zone or self.reading.zone
+        if isinstance(value, Ticks):
+            exact, zoned = parse_ticks(value, zone)
+        else:
             try:
-                exact, zoned = parse_wall(value, self.reading.zone)
+                exact, zoned = parse_pattern(value, place.pattern, zone) if place.pattern else parse_wall(value, zone)
             except UnparsableError:
                 if parse_number(value) == 0:
                     return None
-                raise
-        else:
-            return self._exact_number(place, value, arrival=arrival)
-        if not zoned:
+                if place.epoch is None:
+                    raise
+                return self._exact_number(Epoch(place.column, place.epoch), value, arrival=arrival)
+        if not zoned and not place.utc and place.zone is None:
             self.tally.naive_columns.add(place.column)
         rounded_us(exact)
         return exact
@@ -246,7 +288,7 @@ class Rules:
         assert isinstance(place, Epoch | Relative)
         number = parse_number(value)
         if isinstance(place, Relative):
-            if number == 0 and not arrival:
+            if number == 0 and (place.monotonic or not arrival):
                 return None
             exact = add(self.reading.t0_us, microseconds(number, place.unit))
         else:
@@ -265,8 +307,8 @@ class Rules:
         self.tally.magnitudes[column] = (low, high)
         if high > low * MAGNITUDES_APART:
             raise BadInputError(
-                f"{self.file}: column {column} mixes magnitudes ({low} and {high}): times of two units or two clocks; "
-                "give each its own column and ingest again"
+                f"{self.file}: column {column} mixes magnitudes ({_plain(low)} and {_plain(high)}): times of two units "
+                "or two clocks; give each its own column and ingest again"
             )
 
     def _check_clocks(self, found: dict[str, Found], times: dict[str, Number | None], number: int) -> None:
@@ -283,15 +325,15 @@ class Rules:
                     f"are {years} years apart: two clocks; give both on one clock and ingest again"
                 )
 
-    def _spans(self, found: dict[str, Found], record: Record) -> dict[str, Number]:
-        """Exact microseconds after the arrival of the time columns that are durations."""
-        spans: dict[str, Number] = {}
+    def _spans(self, found: dict[str, Found], record: Record) -> dict[str, tuple[str, Number]]:
+        """The time columns that are durations: since when, and exact microseconds."""
+        spans: dict[str, tuple[str, Number]] = {}
         for name in TIME_COLUMNS[1:]:
             there = found.get(name)
             if there is not None and isinstance(there.field, After) and there.value is not None:
                 span = _span(there.field, there.value, record)
                 if span is not None:
-                    spans[name] = span
+                    spans[name] = there.field.base, span
         return spans
 
     def _settle_first_token(
@@ -299,10 +341,10 @@ class Rules:
     ) -> None:
         """A TTFT of 0 with nothing generated is "no first token"; on a row that claims success it is a contradiction.
 
-        A served ``embed`` request answers with its only output: that is its first token.
+        A served ``embed`` request answers once, with all that it has: its first token is its end.
         """
         if type_ == "embed":
-            if status == "ok" and instants["first_token_at"] is None:
+            if status == "ok" and instants["finished_at"] is not None:
                 instants["first_token_at"] = instants["finished_at"]
             return
         if output or instants["first_token_at"] is None or instants["first_token_at"] != instants["arrived_at"]:
@@ -327,8 +369,17 @@ class Rules:
             self.tally.clamped += 1
 
 
+def _plain(number: Number) -> str:
+    """Digits without an exponent, and none that say nothing."""
+    integer = whole(number)
+    return str(integer) if integer is not None else format(number, "f").rstrip("0")
+
+
 def _column(there: Found | None) -> str | None:
-    return there.field.column if there is not None else None
+    if there is None:
+        return None
+    place = there.field
+    return place.source if isinstance(place, Tokens) and place.source else place.column
 
 
 def _span(place: After, value: object, record: Record) -> Number | None:
@@ -439,11 +490,6 @@ def _check_limits(found: dict[str, Found], numbers: dict[str, Number | None]) ->
         low, high = _LIMITS[name]
         if number is not None and (number > high or (number < low and name not in _TOKEN_COLUMNS)):
             raise RejectedError("unparsable_number", _column(found[name]), found[name].value)
-
-
-def _own_id(source: str, number: int) -> str:
-    """For a record without id: the same on every ingest of the same bytes, and of no other record."""
-    return hashlib.blake2b(f"{source}:{number}".encode(), digest_size=12).hexdigest()
 
 
 def shown(value: object) -> str | None:

@@ -164,6 +164,74 @@ def _minute_s(day: str, minute: str, zone: tzinfo | None) -> int:
     return delta.days * 86_400 + delta.seconds
 
 
+_FRACTION = re.compile(r"%(?:\.(\d?)f|(\d?)f)")
+_LOOSE: Final = (
+    {"Y": r"\d{4}", "b": "[A-Za-z.]+", "B": "[A-Za-z]+", "a": "[A-Za-z]+", "A": "[A-Za-z]+"}
+    | {"p": "[AaPp][Mm]", "z": r"(?:[Zz]|[+-]\d\d:?\d\d)", "j": r"\d{1,3}", "%": "%"}
+    | dict.fromkeys("ymdHMSIe", r"\s?\d{1,2}")
+)
+
+
+@lru_cache(maxsize=64)
+def compile_pattern(pattern: str) -> tuple[re.Pattern[str], str]:
+    """A pattern of time as a regex whose group ``fraction`` is the fraction of the second, and the pattern without it.
+
+    Directives are those of C's ``strftime`` (``%Y %y %m %d %e %b %B %a %A %H %I %M %S %p %j %z %F %T``); ``%.f`` is a
+    dot and any number of digits or nothing, ``%f`` digits.
+
+    Raises:
+        ValueError: a directive that is not known, or no day in it.
+    """
+    expanded = pattern.replace("%F", "%Y-%m-%d").replace("%T", "%H:%M:%S").replace("%D", "%m/%d/%y")
+    parts = _FRACTION.split(expanded)
+    if len(parts) > 4:
+        raise ValueError("more than one fraction")
+    fraction = ""
+    if len(parts) == 4:
+        dotted = expanded[len(parts[0]) + 1] == "."
+        fraction = r"(?:\.(?P<fraction>\d{1,40}))?" if dotted else r"(?P<fraction>\d{1,40})"
+    regex = _loose(parts[0]) + fraction + (_loose(parts[3]) if len(parts) == 4 else "")
+    without = parts[0] + (parts[3] if len(parts) == 4 else "")
+    if not ("%d" in without or "%e" in without or "%j" in without) or not ("%Y" in without or "%y" in without):
+        raise ValueError("it names no day and year")
+    return re.compile(regex, re.ASCII), without.replace("%e", "%d")
+
+
+def _loose(pattern: str) -> str:
+    pieces = re.split(r"%(.)", pattern)
+    unknown = [piece for piece in pieces[1::2] if piece not in _LOOSE]
+    if unknown or pattern.endswith("%"):
+        raise ValueError(f"unknown directive %{unknown[0] if unknown else ''}")
+    return "".join(_LOOSE[piece] if index % 2 else re.escape(piece) for index, piece in enumerate(pieces))
+
+
+def parse_pattern(text: object, pattern: str, zone: tzinfo) -> tuple[Number, bool]:
+    """As ``parse_wall`` for text in the form of ``pattern``."""
+    regex, without = compile_pattern(pattern)
+    match = regex.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise UnparsableError
+    fraction = match.groupdict().get("fraction")
+    start, end = match.span("fraction") if fraction else (0, 0)
+    whole_text = match.string[: max(start - ("%." in pattern), 0)] + match.string[end:]
+    seconds, zoned = _pattern_s(whole_text, without, zone)
+    instant: Number = seconds * 1_000_000
+    if fraction:
+        instant = add(instant, Decimal((0, tuple(map(int, fraction)), 6 - len(fraction))))
+    return instant, zoned
+
+
+@lru_cache(maxsize=4096)
+def _pattern_s(text: str, pattern: str, zone: tzinfo) -> tuple[int, bool]:
+    """Epoch seconds of a time without fraction, and whether it carried a zone."""
+    try:
+        wall = datetime.strptime(text, pattern)  # noqa: DTZ007 (the zone follows)
+        delta = wall.replace(tzinfo=wall.tzinfo or zone) - _EPOCH
+    except (ValueError, OverflowError):
+        raise UnparsableError from None
+    return delta.days * 86_400 + delta.seconds, wall.tzinfo is not None
+
+
 def parse_ticks(ticks: Ticks, zone: tzinfo) -> tuple[Number, bool]:
     """As ``parse_wall`` for a typed instant."""
     exact = microseconds(ticks.number, ticks.unit)

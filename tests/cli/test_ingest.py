@@ -45,23 +45,34 @@ def test_the_json_keys_are_the_documented_ones(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert list(document) == ["sources", "tenants", "types", "first_arrival", "last_arrival", "store"]
     (item,) = document["sources"]
+    assert list(item["by_tenant"].values()) == list(document["tenants"].values())
+    assert len(item.pop("by_tenant")) == 27
+    assert "preemptions" in item.pop("unknown")
+    assert item.pop("assumptions")[1] == "all rows without type, taken as 'completion' (--type)"
     assert item == {
         "path": str(source),
         "source": "21cd8b32e861bef8",
         "format": "vtc",
+        "records": 1500,
         "rows": 1500,
         "accepted": 1500,
         "rejected": 0,
         "duplicates": 0,
         "skipped": 0,
         "rejects": {},
+        "skips": {},
+        "by_status": {"ok": 1500},
+        "join": None,
+        "changed": True,
     }
     assert len(document["tenants"]) == 27
     assert document["tenants"]["dummy-lora-7b-rank-8-2"] == 296
     assert document["types"] == {"completion": 1500}
     assert document["last_arrival"] == "1970-01-01T00:10:00.000000Z"
     again = run(source, "--store", tmp_path / "s", "--json")
-    assert json.loads(again.stdout) == document
+    expected = json.loads(done.stdout)
+    expected["sources"][0]["changed"] = False
+    assert json.loads(again.stdout) == expected
     assert "already in the store (same bytes); nothing changed" in again.stderr
 
 

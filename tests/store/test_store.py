@@ -14,11 +14,11 @@ import polars as pl
 import pytest
 
 from fairreplay.errors import StoreBusyError, StoreError, UsageError
-from fairreplay.store import store as store_module
 from fairreplay.store.manifest import Segment
 from fairreplay.store.outcomes import outcome
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.store.store import Store, create_store, open_store
+from fairreplay.trace.read import Reject
 from fairreplay.trace.schema import SCHEMA
 
 T0 = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -99,9 +99,9 @@ def test_the_digest_names_the_content_and_not_the_order_of_ingest(store: Store, 
 
 
 def test_rejects_name_their_file(store: Store) -> None:
-    reject = {"row": 3, "column": "x", "value": None, "reason": "missing_time", "line": '{"é": 1}'}
+    reject = Reject(3, "x", None, "missing_time", '{"é": 1}')
     store.add_segment(segment_of("c" * 16, 0, rejected=1), frame_of("c" * 16, []), [reject])
-    assert open_store(store.path).rejects().to_dicts() == [{"file": "c.jsonl", "source": "c" * 16, **reject}]
+    assert open_store(store.path).rejects().to_dicts() == [{"file": "c.jsonl", "source": "c" * 16, **reject.as_dict()}]
 
 
 def test_a_missing_store_says_what_to_do(tmp_path: Path) -> None:
@@ -180,15 +180,17 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("moment", ["replace_file", "replace_bytes", "write_manifest", "sha256_of"])
+@pytest.mark.parametrize(
+    "moment", ["draft.RowGroups.close", "draft.sync", "rejects.sync", "store.sha256_of", "store.write_manifest"]
+)
 def test_a_kill_at_any_write_leaves_the_old_store(store: Store, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     before, digest = store.requests(), store.digest()
 
     def die(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(store_module, moment, die)
-    rejects = [{"row": 0, "column": None, "value": None, "reason": "unparsable_record", "line": "x"}]
+    monkeypatch.setattr(f"fairreplay.store.{moment}", die)
+    rejects = [Reject(0, None, None, "unparsable_record", "x")]
     with pytest.raises(Killed):
         store.add_segment(segment_of("c" * 16, 1, rejected=1), frame_of("c" * 16, [5]), rejects)
     monkeypatch.undo()

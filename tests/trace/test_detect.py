@@ -22,6 +22,9 @@ REAL = {
     "vidur": ["vidur"],
     "vllm-requests": ["vllm_requests"],
     "lmbench": ["lmbenchmark"],
+    "aiperf": ["aiperf"],
+    "inferencex": ["inferencex_agentic"],
+    "ragpulse": ["ragpulse"],
 }
 FILES = [
     (name, path) for name, folders in REAL.items() for folder in folders for path in sorted((DATA / folder).iterdir())
@@ -55,9 +58,12 @@ def test_an_array_of_latencies_has_no_arrival_time() -> None:
     [
         {"timestamp": 1, "input_length": 5, "output_length": 5, "chat_id": 3, "hash_ids": []},
         {"timestamp": "1", "input_length": 5, "output_length": 5, "hash_ids": {"history": []}},
+        {"perf_metrics": {"kv_cache_metrics": {}}},
         {"arrived_at": "2026-03-02T08:00:00Z", "prompt_tokens": 5},
         {"result": {"responses": {}}},
-        {"timestamp": 1, "event": {"schema": "dynamo.request.trace.v1"}},
+        {"timestamp": 1, "event": {"schema": "dynamo.request.trace.v2"}},
+        {"metadata": {"turn_index": 0}, "metrics": {}},
+        {"request_parameters": {"rid": "a"}, "id": "a", "finish_reason": "stop"},
     ],
 )
 def test_neighbours_are_not_taken_for_what_they_resemble(record: dict[str, Any]) -> None:
@@ -67,7 +73,7 @@ def test_neighbours_are_not_taken_for_what_they_resemble(record: dict[str, Any])
 
 def test_two_candidates_are_named() -> None:
     both = {"timestamp": 1, "input_length": 5, "output_length": 5, "input_toks": 1, "output_toks": 1, "arrival_time": 1}
-    with pytest.raises(BadInputError, match="log: could be mooncake, vllm-requests; say which with --format"):
+    with pytest.raises(BadInputError, match="log: could be vllm-requests, mooncake; say which with --format"):
         detect(Path("log"), of(both))
     assert detect(Path("log"), of(both), "mooncake").name == "mooncake"
 
@@ -88,9 +94,21 @@ def test_names_are_case_sensitive(tmp_path: Path) -> None:
 
 def test_a_table_without_header_is_no_known_format(tmp_path: Path) -> None:
     path = tmp_path / "chunk-0-trace.csv"
-    path.write_text("0,0.5,1.1,Gamma,0.8,2.0\n600,0,0,,0,0\n")
-    with pytest.raises(BadInputError, match="no known format"):
+    path.write_text("0,0.5,1.1,Gamma,0.8\n600,0,0,,0\n")
+    with pytest.raises(BadInputError, match=r"no known format.*columns found: c0, c1, c2, c3, c4; say .* --map FILE"):
         detect(path, inspect(path).sample)
+
+
+@pytest.mark.parametrize("path", sorted((DATA / "servegen").iterdir()), ids=lambda path: path.name)
+def test_rates_are_no_requests(path: Path) -> None:
+    with pytest.raises(BadInputError, match="ServeGen: rates instead of requests; FairReplay cannot replay it"):
+        detect(path, inspect(path).sample)
+
+
+def test_the_request_log_of_sglang_is_another_file() -> None:
+    line = {"timestamp": "2026-03-02T08:00:00", "event": "request.finished", "rid": "a", "obj": {}, "out": {}}
+    with pytest.raises(BadInputError, match=r"SGLang's request log: not the request metrics log; ingest the files"):
+        detect(Path("log"), of(line))
 
 
 def test_broken_lines_before_the_first_record_are_passed_over(tmp_path: Path) -> None:

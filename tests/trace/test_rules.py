@@ -9,8 +9,8 @@ import pytest
 
 from fairreplay.errors import BadInputError
 from fairreplay.trace.fields import Columns, Sample
+from fairreplay.trace.formats import FORMATS
 from fairreplay.trace.formats.native import NATIVE
-from fairreplay.trace.formats.vllm_requests import VLLM_REQUESTS
 from fairreplay.trace.formats.vtc import VTC
 from fairreplay.trace.rules import REASONS, Reading, RejectedError, Rules
 from fairreplay.trace.schema import COLUMNS
@@ -47,7 +47,7 @@ def test_the_least_row_gets_the_defaults_and_nothing_else() -> None:
         "seq": 3,
     }
     assert {name: row[name] for name in given} == given
-    assert len(row["request_id"]) == 24
+    assert row["request_id"] == "ffffffffffffffff-3"  # content id and number
     assert {row[name] for name in COLUMNS[:-1] if name not in (*given, "request_id", "arrived_at")} == {None}
 
 
@@ -63,7 +63,7 @@ def test_every_native_column_is_read() -> None:
     assert (row["replica"], row["weight"], row["prefix_ids"]) == ("7", 2.5, [1, 2**64 - 1])
     assert (row["priority"], row["preemptions"], row["cached_tokens"]) == (-2, 0, 4)
     assert [iso(row[name])[18] for name in ("arrived_at", "scheduled_at", "first_token_at", "finished_at")] == list(
-        "1234"
+        "1244"  # what an embed answers first is all of its answer
     )
 
 
@@ -224,8 +224,8 @@ def test_monotonic_marks_meet_the_arrival_in_durations_only() -> None:
         "queued_ts": Decimal("51.2"), "scheduled_ts": Decimal("51.3"), "first_token_ts": Decimal("51.7000005"),
         "last_token_ts": 0,
     }  # fmt: skip
-    assert isinstance(VLLM_REQUESTS.columns, dict)
-    row = dict(zip(COLUMNS, rules_of(VLLM_REQUESTS.columns).row(record, 0), strict=False))
+    assert isinstance(FORMATS["vllm-requests"].columns, dict)
+    row = dict(zip(COLUMNS, rules_of(FORMATS["vllm-requests"].columns).row(record, 0), strict=False))
     arrival = 1710000000_100000
     times = (row["arrived_at"], row["scheduled_at"], row["first_token_at"], row["finished_at"])
     assert times == (arrival, arrival + 100_000, arrival + 500_000, None)  # half of a microsecond goes to the even one
