@@ -112,6 +112,8 @@ def keeping_of(log_format: Format, columns: Columns, *, hide_tenants: bool) -> K
         place.minus for place in places if isinstance(place, After) and place.minus
     }
     tenants = {place.column for place in columns.get("tenant", ())}
+    if not log_format.private:
+        reads |= set(log_format.reads)
     return Keeping(log_format.name, reads | set(log_format.needs), tenants if hide_tenants else None)
 
 
