@@ -286,6 +286,7 @@ def _stored(
     segment = replace(_segment(facts, rows, duplicates, rejects), name=source.name, settings=settings)
     why = f"{facts.container} with {', '.join(facts.format.needs)}"
     if duplicates and not segment.accepted and _all_known(store, rejects):
+        rows.path.unlink()
         return SourceSummary(source.shown, segment, why, already=False, changed=False, by_status={}, by_tenant={})
     rejects.finish()
     return _of_stored(store, source.shown, store.commit(segment), why, first_rows=options.dry_run)

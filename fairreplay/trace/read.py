@@ -220,7 +220,9 @@ class SourceReader:
             skipped=dict(sorted((self._skipped + Counter({OUTSIDE: self._applied.outside})).items())),
             own_ids=not self._names_ids,
             ignored_columns=_ignored(self._keys | set(self._sample.columns), self.format, self._columns),
-            assumptions=_assumptions(self._columns, self._sample, self._reading, self._rules.tally, self._accepted),
+            assumptions=_assumptions(
+                self._columns, self._sample, self._applied.told(self._reading), self._rules.tally, self._accepted
+            ),
             clamped=self._rules.tally.clamped,
             out_of_order=self._order.late,
             runs=self._order.runs(),

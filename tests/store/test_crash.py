@@ -135,7 +135,9 @@ except FairReplayError as error:
 def test_a_full_disk_is_one_clear_error(tmp_path: Path, limit: int, name: str) -> None:
     """Wherever the room ends: in the lock, the manifest, the rows; in a store or before there is one."""
     first = log(tmp_path / "first.jsonl", line(0))
-    second = log(tmp_path / "second.jsonl", *(line(index, session_id=f"{index * 7919:x}") for index in range(9000)), "{")
+    second = log(
+        tmp_path / "second.jsonl", *(line(index, session_id=f"{index * 7919:x}") for index in range(9000)), "{"
+    )
     ingest([first], tmp_path / "store", EVERYTHING)
     before = content(tmp_path / "store")
     command = [sys.executable, "-c", LIMITED, second, str(tmp_path / name), str(limit)]
