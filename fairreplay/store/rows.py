@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +51,9 @@ class RowGroups:
     def __init__(self, path: Path, group_rows: int = ROW_GROUP_ROWS) -> None:
         self._writer = pq.ParquetWriter(path, _ARROW, **_WRITING)
         self._group_rows = group_rows
+        # Compressing a row group takes as long as reading one, so both go on at once.
+        self._thread = ThreadPoolExecutor(1, "row-groups")
+        self._under_way: Future[None] | None = None
         self._waiting: list[pl.DataFrame] = []
         self._waiting_rows = 0
         self.rows = 0
@@ -70,10 +74,13 @@ class RowGroups:
         """Write what waits and the footer; again is no harm."""
         if self._waiting_rows:
             self._write(self._waiting_rows)
+        self._wait()
+        self._thread.shutdown()
         self._writer.close()
 
     def abandon(self) -> None:
         """Close a file that is to be removed, whatever its state."""
+        self._thread.shutdown()
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
 
@@ -85,6 +92,15 @@ class RowGroups:
         arrivals = group["arrived_at"].cast(pl.Int64)
         self.first_us = arrivals[0] if self.first_us is None else self.first_us
         self.last_us = arrivals[-1]
+        self._wait()
+        self._under_way = self._thread.submit(self._compress, group)
+
+    def _wait(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+    def _compress(self, group: pl.DataFrame) -> None:
         table = group.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).cast(_ARROW).combine_chunks()
         self._writer.write_table(table, row_group_size=self._group_rows)
 

@@ -53,6 +53,8 @@ class TenantFrom:
 
     def attach(self, log_format: Format, sample: Sample) -> Format:
         """The format with its tenant taken from the field alone."""
+        if log_format.tenant_from is not None:
+            return self._elsewhere(log_format.tenant_from(self.field), sample)
         columns = log_format.columns_for(sample)
         paths = find_path(self.field, sample.records)
         if len(paths) > 1:
@@ -72,6 +74,17 @@ class TenantFrom:
             return prepared | {key: value}
 
         return changed(log_format, {**columns, "tenant": (Text(key),)}, change)
+
+    def _elsewhere(self, log_format: Format, sample: Sample) -> Format:
+        """For a format that looks the field up in other records too."""
+        columns = log_format.columns_for(sample)
+        (place,) = columns["tenant"]
+
+        def change(_record: Record, prepared: Record) -> Record:
+            self.found = self.found or known(prepared.get(place.column))
+            return prepared
+
+        return changed(log_format, columns, change)
 
     def check(self) -> None:
         """After the last record.

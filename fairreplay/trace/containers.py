@@ -13,6 +13,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -167,11 +168,12 @@ def _values_of(text: str) -> list[object]:
     return values
 
 
-def _rows_of(value: object) -> Iterator[object]:
+def _rows_of(value: object, log_format: Format | None) -> Iterator[object]:
     """The records of one JSON document: the items of an array, the rows in ``data`` of an API page, or itself."""
+    pages = log_format is None or log_format.pages
     if isinstance(value, list):
         yield from value
-    elif isinstance(value, dict) and isinstance(value.get("data"), list) and value["data"]:
+    elif pages and isinstance(value, dict) and isinstance(value.get("data"), list) and value["data"]:
         yield from value["data"]
     else:
         yield value
@@ -186,7 +188,7 @@ def sample_within(sample: Sample, log_format: Format) -> Sample:
 
 
 def _expanded(value: object, log_format: Format | None) -> Iterator[object]:
-    for row in _rows_of(value):
+    for row in _rows_of(value, log_format):
         inner = log_format.explode(row) if log_format and log_format.explode and isinstance(row, dict) else None
         yield from [row] if inner is None else inner
 
@@ -314,19 +316,19 @@ def _csv_read(line: bytes, header: list[str], delimiter: str) -> Read:
     return Read(dict(zip(header, cells, strict=True)), text)
 
 
-def csv_header(line: bytes | Overlong, path: Path, known: Format | None = None) -> tuple[list[str], bool]:
-    """Names of the cells, and whether the first line says them; if not, they are ``c0``, ``c1``, ..."""
+def csv_header(line: bytes | Overlong, path: Path, known: Format | None = None) -> list[str]:
+    """Names of the cells: what the first line says, or ``c0``, ``c1``, ... if it names none."""
     delimiter = known.delimiter if known else ","
     cells = None if isinstance(line, Overlong) else _csv_cells(line.decode(errors="replace"), delimiter)
     if cells is None:
         raise BadInputError(f"{path}: neither JSON nor CSV nor Parquet (its first line cannot be read); check the file")
-    if (known and not known.header) or (known is None and _has_no_names(cells)):
-        return [f"c{number}" for number in range(len(cells))], False
+    if not _names_columns(cells, known):
+        return [f"c{number}" for number in range(len(cells))]
     header = [name.strip() for name in cells]
     twice = sorted({name for name in header if header.count(name) > 1 and name})
     if twice:
         raise BadInputError(f"{path}: column {twice[0]} stands twice in the header; rename one")
-    return header, True
+    return header
 
 
 # -- Parquet ----------------------------------------------------------------------------------------------------------
@@ -421,11 +423,12 @@ def inspect(path: Path, known: Format | None = None) -> Content:
         raise BadInputError(f"{path}: starts with a line of more than {DOCUMENT_BYTES_MAX} bytes; split it")
     if known is not None and known.containers == ("csv",):
         return _inspect_csv(path, head, known)
+    unopened = replace(known, explode=None) if known is not None else None
     if first.lstrip()[:1] in (b"{", b"["):
-        content = _inspect_json(path, head)
+        content = _inspect_json(path, head, unopened)
         if content is not None:
             return content
-    reads = [read for line in head for read in json_reads(line, None)]
+    reads = [read for line in head for read in json_reads(line, unopened)]
     if any(read.value is not None for read in reads):
         return Content(_sample("jsonl", reads), [])
     if first.lstrip()[:1] in (b"{", b"["):
@@ -433,33 +436,37 @@ def inspect(path: Path, known: Format | None = None) -> Content:
     return _inspect_csv(path, head, known)
 
 
-def _has_no_names(cells: list[str]) -> bool:
-    """A first line that is data: no column is called by a number."""
-    try:
-        parse_number(cells[0])
-    except UnparsableError:
-        return False
-    return True
-
-
 def _inspect_csv(path: Path, head: list[bytes | Overlong], known: Format | None) -> Content:
-    header, named = csv_header(head[0], path, known)
-    rows = head[1:] if named else head
-    reads = csv_reads(iter(rows), header, known.delimiter if known else ",")
+    header = csv_header(head[0], path, known)
+    first, delimiter = head[0], known.delimiter if known else ","
+    assert isinstance(first, bytes), "csv_header refuses any other"
+    named = _names_columns(_csv_cells(first.decode(errors="replace"), delimiter) or [], known)
+    reads = csv_reads(iter(head[1:] if named else head), header, delimiter)
     return Content(_sample("csv", reads, tuple(header)), [])
 
 
-def _inspect_json(path: Path, head: list[bytes | Overlong]) -> Content | None:
+def _names_columns(cells: list[str], known: Format | None) -> bool:
+    """The first line is a header: a person says so, or it does not begin with a number like a line of data."""
+    if known is not None:
+        return known.header
+    try:
+        parse_number(cells[0])
+    except UnparsableError:
+        return True
+    return False
+
+
+def _inspect_json(path: Path, head: list[bytes | Overlong], known: Format | None) -> Content | None:
     """A file that starts like JSON: lines if its first line is an object, else one document or several."""
-    reads = list(json_reads(head[0], None))
+    reads = list(json_reads(head[0], known))
     if head[0].lstrip().startswith(b"{") and any(read.value is not None for read in reads):  # type: ignore[union-attr]
-        return Content(_sample("jsonl", (read for line in head for read in json_reads(line, None))), [])
+        return Content(_sample("jsonl", (read for line in head for read in json_reads(line, known))), [])
     if len(head) > 1 and not _may_go_on(head[0]):
         return None
     documents = _documents(path)
     if documents is None:
         return None
-    rows = (_document_read(row) for value in documents for row in _rows_of(value))
+    rows = (_document_read(row) for value in documents for row in _rows_of(value, known))
     sample = _sample("document", itertools.islice(rows, SAMPLE_RECORDS))
     return Content(sample, documents)
 
@@ -528,6 +535,6 @@ def records(path: Path, content: Content, log_format: Format) -> Iterator[Read]:
                     yield from json_reads(line, log_format)
             else:
                 first = next(lines)
-                header, named = csv_header(first, path, log_format)
-                rows = lines if named else itertools.chain([first], lines)
+                header = csv_header(first, path, log_format)
+                rows = lines if log_format.header else itertools.chain([first], lines)
                 yield from csv_reads(rows, header, log_format.delimiter)

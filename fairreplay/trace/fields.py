@@ -5,7 +5,6 @@ A format is data. The one strict path (``rules``) turns a record and this declar
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -129,14 +128,15 @@ class Format:
     are there. ``prepare`` rewrites a record where its fields depend on each other, skips it, or raises a reject.
     ``explode`` gives the records inside a document that holds a whole run, or None if it holds none.
 
-    Two ways for formats whose records need one another: ``whole`` does what ``prepare`` does, but gets all records of
-    the file and answers for each; ``survey`` is a first pass that only collects: from the first records and all records
-    of a file it gives the format as it is for this file.
+    Two ways for formats whose records need one another: ``whole`` gets all records of the file and answers for each,
+    and its answers then go through ``prepare``; ``survey`` is a first pass that only collects: from the first records
+    and all records of a file it gives the format as it is for this file. ``tenant_from`` is the format with another
+    field as the tenant, where that stands in other records than the request's own.
 
     ``refuse`` says why a log of this format cannot be replayed at all, judging its first records.
 
-    ``private`` finds where a prompt or an answer begins in a line. A format whose logs may hold any keeps of a reject
-    only what its ``prepare`` or ``whole`` let through. ``reads`` are the source's columns that they look into.
+    ``private``: its logs may hold prompts and answers; of a reject only what ``prepare`` or ``whole`` let through is
+    kept. ``reads`` are the source's columns that they look into.
     """
 
     name: str
@@ -146,12 +146,15 @@ class Format:
     matches: Callable[[Sample], bool] | None = None
     prepare: Callable[[Record], Record | Skipped] | None = None
     explode: Callable[[Record], list[object] | None] | None = None
-    whole: Callable[[Sequence[Record]], Sequence[Record | Skipped]] | None = None
+    whole: Callable[[Sequence[Record]], Iterable[Record | Skipped]] | None = None
+    tenant_from: Callable[[str], Format] | None = None
     refuse: Callable[[Sample], str | None] | None = None
-    private: re.Pattern[str] | None = None
+    private: bool = False
     reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
     survey: Callable[[Sample, Iterable[Record]], Format] | None = None
+    pages: bool = True
+    """An object with a list under ``data`` is a page of an API, not a record."""
     delimiter: str = ","
     header: bool = True
     """CSV: what parts the cells, and whether the first line names them (else ``c0``, ``c1``, ...)."""

@@ -6,8 +6,9 @@ put into the prepared record under the path's own text, so that a reject names w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -50,11 +51,6 @@ _KINDS: Final[dict[str, Callable[[str], Field]]] = {
     **dict.fromkeys(("weight", "batch_utilization"), Real),
     "prefix_ids": Ids,
 }
-_PRIVATE: Final = (
-    *("prompt", "prompts", "messages", "content", "text", "input", "output"),
-    *("completion", "choices", "response", "answer", "body", "payload"),
-)
-"""Keys under which logs of any make keep prompts and answers."""
 _PATHS_MAX: Final = 2000
 _DEPTH_MAX: Final = 6
 
@@ -87,6 +83,11 @@ def joined_path(parts: Iterable[str]) -> str:
     return ".".join(part.replace("\\", "\\\\").replace(".", "\\.") for part in parts)
 
 
+@lru_cache(maxsize=1024)
+def _whole_key(parts: Parts) -> str:
+    return ".".join(parts)
+
+
 class Walk:
     """One record whose objects are walked; JSON inside a string is opened once."""
 
@@ -96,11 +97,14 @@ class Walk:
 
     def get(self, parts: Parts) -> object:
         """What stands at a path. A key that is spelt like the whole path comes first."""
-        value: object = self._record
-        if len(parts) > 1 and (whole_key := ".".join(parts)) in self._record:
-            return self._record[whole_key]
+        record = self._record
+        if len(parts) == 1:
+            return record.get(parts[0], _MISSING)
+        if (spelt := _whole_key(parts)) in record:
+            return record[spelt]
+        value: object = record
         for depth, part in enumerate(parts):
-            if isinstance(value, str):
+            if type(value) is str:
                 value = self._open(parts[:depth], value)
             if not isinstance(value, dict) or part not in value:
                 return _MISSING
@@ -131,20 +135,26 @@ def text_of(value: object) -> str | None:
         return None
 
 
+def texts_of(values: Iterable[Scalar]) -> frozenset[str]:
+    """The texts that stand for ``values``; of a number in text (``0.0``) that of the number too."""
+    texts = {text for value in values if (text := text_of(value)) is not None}
+    numbers = (nested.number_of(text) for text in texts)
+    return frozenset(texts | {_digits(number) for number in numbers if number is not None})
+
+
 def _digits(number: Number) -> str:
     integer = whole(number)
     return str(integer) if integer is not None else format(number, "f")
 
 
-def _spellings(value: object) -> tuple[str, ...]:
-    """The texts that ``value`` equals: its own, and for a number in text (``200.0``) that of the number."""
+def _one_of(value: object, texts: Collection[str]) -> str | None:
+    """Which of ``texts`` equals ``value``: its own text, or for a number in text (``200.0``) that of the number."""
     text = text_of(value)
-    if text is None:
-        return ()
-    try:
-        return text, _digits(parse_number(text))
-    except UnparsableError:
-        return (text,)
+    if text is None or text in texts:
+        return text
+    number = nested.number_of(text)
+    digits = _digits(number) if number is not None else None
+    return digits if digits in texts else None
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,7 @@ class Condition:
     """A test of one value; a value that is not known fails it."""
 
     parts: Parts
-    among: Sequence[Scalar] | None
+    among: frozenset[str] | None
     regex: Any
     at_least: float | None
     at_most: float | None
@@ -161,7 +171,7 @@ class Condition:
         value = walk.get(self.parts)
         if value is _MISSING or not known(value):
             return False
-        if self.among is not None and not set(_spellings(value)) & {text_of(item) for item in self.among}:
+        if self.among is not None and _one_of(value, self.among) is None:
             return False
         if self.regex is not None and self.regex.search(text_of(value) or "") is None:
             return False
@@ -234,9 +244,10 @@ def mapped_format(plan: Plan, file: str, *, private: bool) -> Format:
         prepare=_preparer(plan, kept, builder.made) if kept is not None else None,
         explode=_exploder(records) if records else None,
         survey=survey if private else None,
-        private=nested.private_keys(*_PRIVATE) if private else None,
+        private=private,
         reads=tuple(dict.fromkeys(item.parts[0] for item in named)),
         prefix_block_tokens=ids.block_tokens if ids else None,
+        pages=not private,
         delimiter=mapping.read.delimiter,
         header=mapping.read.header,
     )
@@ -340,13 +351,13 @@ def _constant(value: object) -> Callable[[Walk], object]:
 
 
 def _value_of(parts: Parts, table: ColumnTable, regex: Any, *, ids: bool) -> Callable[[Walk], object]:
-    nulls = {text for item in table.null for text in _spellings(item)}
+    nulls = texts_of(table.null)
 
     def value(walk: Walk) -> object:
         found = walk.get(parts)
         if found is _MISSING or not known(found):
             return found
-        if nulls and nulls & set(_spellings(found)):
+        if nulls and _one_of(found, nulls) is not None:
             return None
         if regex is not None:
             match = regex.search(text_of(found) or "")
@@ -403,9 +414,9 @@ def _status_of(plan: Plan) -> Callable[[Walk], object]:
         value = walk.get(parts)
         if value is _MISSING or not known(value):
             return table.default
-        for text in _spellings(value):
-            if text in table.map:
-                return table.map[text]
+        text = _one_of(value, table.map)
+        if text is not None:
+            return table.map[text]
         return table.default if table.default is not None else value
 
     return status
@@ -423,7 +434,7 @@ def _preparer(plan: Plan, kept: set[str], made: Sequence[_Made]) -> Callable[[Re
         walk = Walk(record)
         if not all(condition.holds(walk) for condition in plan.keep):
             return Skipped("not_a_request")
-        prepared: Record = {name: record[name] for name in kept if name in record}
+        prepared: Record = {name: value for name, value in record.items() if name in kept}
         for key, make in made:
             value = make(walk)
             if value is not _MISSING:

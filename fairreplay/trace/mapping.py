@@ -18,7 +18,7 @@ from fairreplay.config.explain import explained, line_of
 from fairreplay.errors import UsageError, nearest
 from fairreplay.trace.fields import Format
 from fairreplay.trace.map_draft import draft as draft
-from fairreplay.trace.map_reader import TIME_BASES, Condition, Plan, mapped_format, split_path
+from fairreplay.trace.map_reader import TIME_BASES, Condition, Plan, mapped_format, split_path, texts_of
 from fairreplay.trace.map_tables import (
     MAPPED_COLUMNS,
     NUMBER_COLUMNS,
@@ -226,7 +226,7 @@ def _condition(table: ConditionTable, where: tuple[str, ...]) -> Condition:
         raise _FaultError(where, f"{table.column!r}: an empty name in the path; write a dot inside a name as \\\\.")
     return Condition(
         parts=split_path(table.column),
-        among=table.among,
+        among=texts_of(table.among) if table.among is not None else None,
         regex=_regex(table.regex, (*where, "regex")) if table.regex is not None else None,
         at_least=table.at_least,
         at_most=table.at_most,

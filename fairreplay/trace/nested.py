@@ -35,11 +35,6 @@ INFERENCE_PATHS: Final = {
 """End of a URL path -> request type; ``/chat/completions`` stands before ``/completions``, which it ends in too."""
 
 
-def private_keys(*keys: str) -> re.Pattern[str]:
-    """For ``Format.private``: one of ``keys`` with something in it that is no number, or a message in a CSV cell."""
-    return re.compile(rf'"(?:{"|".join(keys)})"\s*:\s*(?:[\[{{]\s*[^\]}}\s]|"(?!\d*"))|""(?:role|content)""')
-
-
 _REFUSED_WORD = re.compile(r"(?<![\w.])(?:429|503)(?!\w|\.\d)", re.ASCII)
 
 

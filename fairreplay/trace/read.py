@@ -221,7 +221,11 @@ class SourceReader:
             own_ids=not self._names_ids,
             ignored_columns=_ignored(self._keys | set(self._sample.columns), self.format, self._columns),
             assumptions=_assumptions(
-                self._columns, self._sample, self._applied.told(self._reading), self._rules.tally, self._accepted
+                self._columns,
+                _names(self._sample, self.format),
+                self._applied.told(self._reading),
+                self._rules.tally,
+                self._accepted,
             ),
             clamped=self._rules.tally.clamped,
             out_of_order=self._order.late,
@@ -367,7 +371,8 @@ def prepared_records(reads: Iterable[tuple[int, Read]], log_format: Format) -> I
         held = [(number, Read(read.value, None if read.value is not None else read.text)) for number, read in reads]
         answers = iter(log_format.whole([read.value for _, read in held if read.value is not None]))
         for number, read in held:
-            yield number, read, None if read.value is None else next(answers)
+            answer = None if read.value is None else next(answers)
+            yield number, read, _answer(answer, log_format) if isinstance(answer, dict) else answer
         return
     for number, read in reads:
         yield number, read, _answer(read.value, log_format)
@@ -409,13 +414,19 @@ def _ignored(keys: set[str], log_format: Format, columns: Columns) -> tuple[str,
     return tuple(sorted(keys - used - own - set(log_format.reads)))
 
 
-def _assumptions(columns: Columns, sample: Sample, reading: Reading, tally: Tally, accepted: int) -> tuple[str, ...]:
+def _names(sample: Sample, log_format: Format) -> set[str]:
+    """The columns of a sample, and what the format makes of its first records."""
+    made = (_answer(record, log_format) for record in sample.records)
+    return {*sample.columns, *(name for record in made if isinstance(record, dict) for name in record)}
+
+
+def _assumptions(columns: Columns, names: set[str], reading: Reading, tally: Tally, accepted: int) -> tuple[str, ...]:
     """What was taken for granted, one sentence each."""
     said = []
     if tally.naive_columns:
         said.append(f"{', '.join(sorted(tally.naive_columns))} without zone, read as {reading.zone_name} (--tz)")
     for place in columns["arrived_at"]:
-        if isinstance(place, Relative) and place.column in sample.columns:
+        if isinstance(place, Relative) and place.column in names:
             whose = "of a monotonic clock whose 0 is" if place.monotonic else "from the log's own start,"
             start = iso(rounded_us(reading.t0_us))
             said.append(f"{place.column} counts {place.unit} {whose} taken as {start} (--t0)")

@@ -214,16 +214,22 @@ def parse_pattern(text: object, pattern: str, zone: tzinfo) -> tuple[Number, boo
     fraction = match.groupdict().get("fraction")
     start, end = match.span("fraction") if fraction else (0, 0)
     whole_text = match.string[: max(start - ("%." in pattern), 0)] + match.string[end:]
-    try:
-        wall = datetime.strptime(whole_text, without)  # noqa: DTZ007 (the zone follows)
-        zoned = wall.tzinfo is not None
-        delta = wall.replace(tzinfo=wall.tzinfo or zone) - _EPOCH
-    except (ValueError, OverflowError):
-        raise UnparsableError from None
-    instant: Number = (delta.days * 86_400 + delta.seconds) * 1_000_000
+    seconds, zoned = _pattern_s(whole_text, without, zone)
+    instant: Number = seconds * 1_000_000
     if fraction:
         instant = add(instant, Decimal((0, tuple(map(int, fraction)), 6 - len(fraction))))
     return instant, zoned
+
+
+@lru_cache(maxsize=4096)
+def _pattern_s(text: str, pattern: str, zone: tzinfo) -> tuple[int, bool]:
+    """Epoch seconds of a time without fraction, and whether it carried a zone."""
+    try:
+        wall = datetime.strptime(text, pattern)  # noqa: DTZ007 (the zone follows)
+        delta = wall.replace(tzinfo=wall.tzinfo or zone) - _EPOCH
+    except (ValueError, OverflowError):
+        raise UnparsableError from None
+    return delta.days * 86_400 + delta.seconds, wall.tzinfo is not None
 
 
 def parse_ticks(ticks: Ticks, zone: tzinfo) -> tuple[Number, bool]:

@@ -73,7 +73,7 @@ _SUPPORTED: Final[dict[type, frozenset[str]]] = {
     Ids: frozenset({"column"}),
     Format: frozenset(
         {"name", "containers", "needs", "columns", "matches", "refuse", "private", "reads"}
-        | {"prefix_block_tokens", "survey", "lacks", "delimiter", "header"}
+        | {"prefix_block_tokens", "survey", "tenant_from", "pages", "delimiter", "header"}
     ),
     Reading: frozenset({"t0_us", "zone", "zone_name", "tenant", "type_", "model", "max_skew_us"} | {"type_rules"}),
 }
@@ -490,7 +490,8 @@ class _Judgement:
             right = sizes.filter(~odd).drop_nulls()
             if not right.len():
                 continue
-            low, high = (EXACT.scaleb(Decimal(int(size)), -digits) for size in (right.min(), right.max()))  # type: ignore[arg-type]
+            edges = pl.Series([right.min(), right.max()], dtype=right.dtype).to_list()
+            low, high = (EXACT.scaleb(Decimal(size), -digits) for size in edges)
             before = found.get(column) or self._tally.magnitudes.get(column) or (low, high)
             found[column] = min(low, before[0]), max(high, before[1])
             if found[column][1] > found[column][0] * MAGNITUDES_APART:
@@ -616,6 +617,8 @@ def _map(expression: Callable[..., pl.Expr], *series: pl.Series) -> pl.Series:
 
 
 def _null_where(series: pl.Series, where: pl.Series) -> pl.Series:
+    if not where.any():
+        return series
     return _map(lambda value, null: pl.when(null.fill_null(value=False)).then(None).otherwise(value), series, where)
 
 

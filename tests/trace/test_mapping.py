@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import tempfile
 import tomllib
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,15 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fairreplay.cli.ingest import ingest
-from fairreplay.errors import BadInputError, UsageError
+from fairreplay.errors import BadInputError, FairReplayError, UsageError
 from fairreplay.trace.formats import FORMATS
 from fairreplay.trace.map_reader import split_path
 from fairreplay.trace.mapping import draft, load_mapping, parse_mapping
 from fairreplay.trace.read import SourceRead, read_source
-from fairreplay.trace.rules import Reading
+from fairreplay.trace.rules import REASONS, Reading
+from tests.trace.test_nested_fuzz import ODD, places
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -200,6 +205,18 @@ def test_records_that_are_not_kept_are_skipped(tmp_path: Path) -> None:
     assert (result.skipped, result.rows, result.frame["seq"].to_list()) == ({"not_a_request": 3}, 1, [1])
 
 
+def test_what_is_kept_of_a_reject_has_the_order_of_its_record(tmp_path: Path) -> None:
+    (reject,) = read(log(tmp_path, FIRST | {"ts": "?"}), GATEWAY).rejects
+    as_they_stand = ("ts", "queue_ms", "t_start", "t_end", "conv", "team", "user")
+    assert tuple(name for name in json.loads(reject.line) if name in as_they_stand) == as_they_stand
+
+
+def test_a_relative_clock_under_a_path_is_an_assumption(tmp_path: Path) -> None:
+    path = log(tmp_path, {"a": {"t": 1500}, "p": 1, "o": 1})
+    said = read(path, plain(arrived="a.t", clock='kind = "relative"\nunit = "ms"')).assumptions
+    assert said[0] == "a.t counts ms from the log's own start, taken as 1970-01-01T00:00:00.000000Z (--t0)"
+
+
 def test_no_text_that_is_not_mapped_is_kept_of_a_reject(tmp_path: Path) -> None:
     path = log(tmp_path, FIRST, FIRST | {"ts": "?", "prompt": "my secret", "body": {"messages": ["my secret"]}})
     path.write_text(path.read_text() + '{"ts": "x", "prompt": "my secret and no end\n')
@@ -255,6 +272,14 @@ def test_clocks(tmp_path: Path, clock: str, value: Any, arrived: str) -> None:
     assert row["arrived_at"] == at(arrived)
 
 
+def test_the_mapping_of_the_readme(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    mapping = next(block for block in readme.split("```toml\n") if block.startswith("version = 1")).split("```")[0]
+    row = first_row(log(tmp_path, FIRST), mapping)
+    assert (row["tenant"], row["type"], row["prompt_tokens"]) == ("acme7", "chat", 128)
+    assert row["arrived_at"] == at("2026-03-02T08:00:00.123457")
+
+
 def test_a_zone_of_the_mapping_is_no_assumption(tmp_path: Path) -> None:
     path = log(tmp_path, {"t": "2026-03-02 08:00:00", "p": 1, "o": 1})
     assert any("--tz" in line for line in read(path, plain()).assumptions)
@@ -305,6 +330,17 @@ def test_a_path_into_a_document(tmp_path: Path) -> None:
         read(path, plain("json", read='records = "result.itms"'))
     path.write_text(json.dumps(rows))
     assert read(path, plain("json")).frame.height == 2
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_data_is_a_key_like_any_other(tmp_path: Path, indent: int | None) -> None:
+    """Only formats whose API has pages look for rows in ``data``."""
+    rows = [{"t": "2026-03-02T08:00:00Z", "p": n, "o": 1} for n in (1, 2)]
+    path = tmp_path / "page.json"
+    path.write_text(json.dumps({"data": rows, "total": 2}, indent=indent))
+    assert read(path, plain("json", read='records = "data"')).frame["prompt_tokens"].to_list() == [1, 2]
+    path.write_text(json.dumps(rows[0] | {"data": [{"p": 5}]}, indent=indent))
+    assert read(path, plain("json")).frame["prompt_tokens"].to_list() == [1]
 
 
 def test_parquet_with_structs_and_typed_times(tmp_path: Path) -> None:
@@ -496,6 +532,24 @@ def test_expressions_take_linear_time(tmp_path: Path) -> None:
     more = 'tenant = { column = "k", regex = \'^((?:a+)+)$\', default = "none" }'
     row = first_row(log(tmp_path, {"t": "2026-03-02T08:00:00Z", "p": 1, "o": 1, "k": "a" * 40 + "!"}), plain(more=more))
     assert row["tenant"] == "none"
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(data=st.data())
+def test_odd_values_under_a_mapping(data: st.DataObject) -> None:
+    """Whatever stands there, every record is accepted, rejected, skipped or the file refused: no traceback."""
+    changed = [copy.deepcopy(FIRST) for _ in range(3)]
+    for _ in range(data.draw(st.integers(1, 4))):
+        container, key = data.draw(st.sampled_from(list(places(changed))))
+        container[key] = copy.deepcopy(data.draw(ODD))
+    with tempfile.TemporaryDirectory() as folder:
+        path = log(Path(folder), *changed)
+        try:
+            result = read(path, GATEWAY)
+        except FairReplayError:
+            return
+    assert result.rows + sum(result.skipped.values()) == 3
+    assert {item.reason for item in result.rejects} <= set(REASONS)
 
 
 # -- the command ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fairreplay.trace.fields import After, Epoch, Format, Record, Sample, Skipped, Text, Tokens
-from fairreplay.trace.nested import http_code, number_of, private_keys
+from fairreplay.trace.nested import http_code, number_of
 from fairreplay.trace.rules import RejectedError
 from fairreplay.trace.values import EXACT, UNIT_US, Unit, known
 
@@ -83,7 +83,7 @@ AIPERF = Format(
     needs=("metadata.request_start_ns or .timestamp_ns", "metrics"),
     matches=_matches,
     prepare=_prepare,
-    private=private_keys(*TEXTS),
+    private=True,
     reads=(
         "metadata",
         "metrics",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fairreplay.trace.fields import After, Epoch, Format, Ids, Record, Sample, Skipped, Text, Tokens
-from fairreplay.trace.nested import first_known, number_of, private_keys, unless_zero
+from fairreplay.trace.nested import first_known, number_of, unless_zero
 from fairreplay.trace.values import known, subtract
 
 SCHEMA = "dynamo.request.trace.v1"
@@ -104,7 +104,7 @@ DYNAMO = Format(
     needs=(f"schema = {SCHEMA}",),
     matches=_matches,
     survey=_survey,
-    private=private_keys("payload"),
+    private=True,
     reads=(
         "timestamp",
         "event",

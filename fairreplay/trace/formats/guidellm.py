@@ -11,7 +11,6 @@ from fairreplay.trace.nested import (
     first_known,
     number_of,
     path_type,
-    private_keys,
     refused_by_message,
     total,
     unless_zero,
@@ -110,7 +109,7 @@ GUIDELLM = Format(
     refuse=_refuse,
     explode=_explode,
     prepare=_prepare,
-    private=private_keys("request_args", "output", "reasoning_output", "tool_calls"),
+    private=True,
     columns={
         "request_id": (Text("request_id"),),
         "type": (Text("type"),),

@@ -1,7 +1,7 @@
 """InferenceX's agentic replay results (SemiAnalysisAI/InferenceX history, ``detailed_results.csv``).
 
 ``timestamp`` is the completion, not the arrival. Cache hits are counted in blocks of unstated size: unknown. A failed
-row has zeros for the times that it never reached.
+row has zeros for the times that it never reached; its end is the completion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INFERENCEX = Format(
         "prompt_tokens": (Tokens("input_tokens"),),
         "output_tokens": (Tokens("output_tokens_actual"),),
         "first_token_at": (After("ttft", "s"),),
-        "finished_at": (After("ttlt", "s"),),
+        "finished_at": (After("ttlt", "s"), Epoch("timestamp", "s")),
         "status": (Text("status"),),
     },
 )

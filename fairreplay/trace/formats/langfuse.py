@@ -8,7 +8,6 @@ from fairreplay.trace.nested import (
     first_known,
     opened,
     prefixed,
-    private_keys,
     refused_by_message,
     same_instant,
     total,
@@ -98,7 +97,7 @@ LANGFUSE = Format(
     needs=tuple(names[0] for names in NEEDS),
     matches=_matches,
     prepare=_prepare,
-    private=private_keys("input", "output"),
+    private=True,
     reads=(
         "metadata",
         "userId",

@@ -6,7 +6,7 @@ A record with ``request_id`` is a spend log, one with ``id`` a payload. Times ar
 from __future__ import annotations
 
 from fairreplay.trace.fields import Format, Record, Sample, Skipped, Text, Tokens, Wall, has_all
-from fairreplay.trace.nested import at, first_known, http_code, opened, prefixed, private_keys, same_instant
+from fairreplay.trace.nested import at, first_known, http_code, opened, prefixed, same_instant
 from fairreplay.trace.values import known
 
 NEEDS = ("call_type", "startTime", "endTime")
@@ -96,7 +96,7 @@ LITELLM = Format(
     needs=NEEDS,
     matches=_matches,
     prepare=_prepare,
-    private=private_keys("messages", "response", "proxy_server_request", "requester_metadata"),
+    private=True,
     reads=("metadata", "cache_hit", "stream", "error_information", "team_id", "organization_id", "user", "api_key"),
     columns={
         "request_id": (Text("request_id"), Text("id")),

@@ -7,10 +7,11 @@ GenAI semantic conventions of OpenTelemetry.
 
 from __future__ import annotations
 
-import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, NamedTuple
 
 from fairreplay.trace.fields import After, Epoch, Format, Record, Sample, Skipped, Text, Tokens
 from fairreplay.trace.nested import first_known, http_code, http_status, number_of, path_type, prefixed, unless_zero
@@ -43,33 +44,47 @@ FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 
 _ATTRIBUTES: Final = frozenset(
     (
-        *TENANTS, *USERS, *SESSIONS, *PATHS, *STATUS_CODES, *PROMPT, *OUTPUT, *CACHED, QUEUE, TTFT, E2E, FIRST_CHUNK,
+        *SESSIONS, *PATHS, *STATUS_CODES, *PROMPT, *OUTPUT, *CACHED, QUEUE, TTFT, E2E, FIRST_CHUNK,
         "gen_ai.operation.name", "gen_ai.request.model", "gen_ai.response.model", "gen_ai.request.id",
         "gen_ai.response.id", "error.type",
     )
 )  # fmt: skip
-"""What is read of a span; the rest, prompts and answers among it, is not kept."""
-_SHARED: Final = (*TENANTS, *USERS, *SESSIONS)
-_RESOURCE: Final = frozenset((*TENANTS, *USERS, *REPLICAS))
-_SCALARS: Final = ("stringValue", "intValue", "doubleValue", "boolValue")
+"""What is read of a span besides tenants; the rest, prompts and answers among it, is not kept."""
+MODEL: Final = "gen_ai.request.model"
+_NOTHING: Final[Record] = {}
+"""Shared by all that say nothing, and never changed."""
 _SERVER: Final = ("2", "SPAN_KIND_SERVER")
 _ERROR: Final = ("2", "STATUS_CODE_ERROR")
+
+
+class Names(NamedTuple):
+    """The attributes that name a tenant, in this order; users are the fall-backs."""
+
+    tenants: tuple[str, ...] = TENANTS
+    users: tuple[str, ...] = USERS
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What a span takes from its ancestors, or from all of its trace."""
+        return (*self.tenants, *self.users, *SESSIONS)
 
 
 # -- spans of a line --------------------------------------------------------------------------------------------------
 
 
-def _explode(line: Record) -> list[object] | None:
+def _explode(line: Record, names: Names) -> list[object] | None:
     """Every span of one export, in file order, with what is read of it."""
     if not isinstance(line.get("resourceSpans"), list):
         return None
     spans: list[object] = []
+    of_spans = _ATTRIBUTES.union(names.shared)
+    of_resources = frozenset((*names.tenants, *names.users, *REPLICAS))
     for group in _objects(line["resourceSpans"]):
-        resource = _attributes(_object(group.get("resource")).get("attributes"), _RESOURCE)
+        resource = _attributes(_object(group.get("resource")).get("attributes"), of_resources)
         for scope in _objects(first_known((group.get("scopeSpans"), group.get("instrumentationLibrarySpans")))):
             inside = scope.get("spans")
             for span in inside if isinstance(inside, list) else ():
-                spans.append(_lean(span, resource) if isinstance(span, dict) else span)
+                spans.append(_lean(span, resource, of_spans) if isinstance(span, dict) else span)
     return spans
 
 
@@ -84,102 +99,113 @@ def _object(value: object) -> Record:
 def _attributes(pairs: object, wanted: frozenset[str]) -> Record:
     found: Record = {}
     for pair in _objects(pairs):
-        key, value = pair.get("key"), _object(pair.get("value"))
-        if isinstance(key, str) and (key in wanted or key.startswith(ENGINE_MARK)):
-            found[key] = first_known(value.get(name) for name in _SCALARS)
+        key, value = pair.get("key"), pair.get("value")
+        if isinstance(key, str) and key in wanted and isinstance(value, dict):
+            scalar = next(iter(value.values()), None)  # {"stringValue": ...}, {"intValue": ...}: a value has one kind
+            if known(scalar) and not isinstance(scalar, dict | list):
+                found[key] = scalar
     return found
 
 
-def _lean(span: Record, resource: Record) -> Record:
+def _lean(span: Record, resource: Record, wanted: frozenset[str]) -> Record:
+    name, pairs = span.get("name"), span.get("attributes")
+    latencies = any(str(pair.get("key")).startswith(ENGINE_MARK) for pair in _objects(pairs))
+    attributes = _attributes(pairs, wanted)
     return {
         "traceId": _hex(span.get("traceId")),
         "spanId": _hex(span.get("spanId")),
         "parentSpanId": _hex(span.get("parentSpanId")),
-        "name": span.get("name"),
+        "engine": name == ENGINE_NAME or latencies,
+        "sglang": name != ENGINE_NAME and latencies,
         "server": str(span.get("kind")) in _SERVER,
         "error": str(_object(span.get("status")).get("code")) in _ERROR,
         "startTimeUnixNano": span.get("startTimeUnixNano"),
         "endTimeUnixNano": span.get("endTimeUnixNano"),
-        "attributes": _attributes(span.get("attributes"), _ATTRIBUTES),
-        "resource": resource,
+        "attributes": attributes or _NOTHING,
+        "resource": resource or _NOTHING,
     }
 
 
 def _hex(value: object) -> str | None:
     """An id, either case; none if it is empty or all zeros."""
     text = value.lower() if isinstance(value, str) else ""
-    return text if text.strip("0") else None
+    return sys.intern(text) if text.strip("0") else None
 
 
 # -- the tree ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Span:
-    """A span among the others of the file. ``covered``: a row of an engine or a GenAI client is below it."""
+    """A span among the others of the file."""
 
     record: Record
     attributes: Record
-    parent: Span | None = None
-    covered: bool = False
-    engine: bool = False
-    genai: bool = False
+    engine: bool
+    genai: bool
     trace: Trace | None = None
     first: Span | None = None
     """The span of the same id that stands first: this one, unless it was exported twice."""
+    parent: Span | None = None
+    covered: bool = False
+    """A span of an engine or a GenAI client is below it."""
+    near: Record = field(default_factory=lambda: _NOTHING)
+    """What it says itself or, nearest first, one of its ancestors does: shared attributes and ``MODEL``, ``TYPE`` of
+    the operation, ``PATH`` type, an HTTP ``CODE`` of an error, whether the request is ``RECORDED`` there."""
 
-    def up(self) -> Iterator[Span]:
-        """Itself, then its ancestors, nearest first."""
-        span: Span | None = self
-        while span is not None:
-            yield span
-            span = span.parent
-
-    def above(self) -> Iterator[Span]:
-        return self.parent.up() if self.parent is not None else iter(())
+    @property
+    def above(self) -> Record:
+        """``near`` of the parent."""
+        return self.parent.near if self.parent is not None else _NOTHING
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Trace:
     """What the spans of one trace say: every value of the shared attributes, the types of its servers' paths."""
 
-    values: dict[str, set[object]] = field(default_factory=dict)
+    values: dict[str, set[str]] = field(default_factory=dict)
     server_types: set[str] = field(default_factory=set)
 
-    def agreed(self, key: str) -> object:
+    def agreed(self, key: str) -> str | None:
         values = self.values.get(key, ())
         return next(iter(values)) if len(values) == 1 else None
 
 
-def _spans(records: Sequence[Record]) -> list[Span | None]:
-    """The spans with their parents and traces; None for a record that is no span."""
-    spans: list[Span | None] = []
+TYPE, PATH, CODE, RECORDED = "type", "path", "code", "recorded"
+
+
+def _spans(records: Sequence[Record], names: Names) -> list[Span | None]:
+    """The spans in file order, knowing each other; None for a record that is no span."""
+    places = [_span(record) if "resource" in record else None for record in records]
+    spans = [span for span in places if span is not None]
     by_id: dict[tuple[object, object], Span] = {}
     traces: dict[object, Trace] = {}
-    for record in records:
-        attributes = record.get("attributes")
-        if "resource" not in record or not isinstance(attributes, dict):
-            spans.append(None)
-            continue
-        span = Span(record, attributes)
-        span.engine = record["name"] == ENGINE_NAME or any(key.startswith(ENGINE_MARK) for key in attributes)
-        span.genai = not span.engine and attributes.get("gen_ai.operation.name") in TYPES
-        trace_id, span_id = record["traceId"], record["spanId"]
+    for span in spans:
+        trace_id, span_id = span.record["traceId"], span.record["spanId"]
         if trace_id is not None:
             span.trace = traces.setdefault(trace_id, Trace())
-            _tell(span, span.trace)
+            _tell(span, span.trace, names.shared)
             if span_id is not None:
                 span.first = by_id.setdefault((trace_id, span_id), span)
-        spans.append(span)
-    for known_span in spans:
-        if known_span is not None and known_span.record["parentSpanId"] is not None:
-            known_span.parent = by_id.get((known_span.record["traceId"], known_span.record["parentSpanId"]))
-    _cut_circles(spans)
-    return spans
+    for span in spans:
+        if span.record["parentSpanId"] is not None:
+            span.parent = by_id.get((span.record["traceId"], span.record["parentSpanId"]))
+    order = _parents_first(spans)
+    _cover(spans)
+    inherited = (*names.shared, MODEL)
+    for span in order:
+        facts = _facts(span, inherited)
+        span.near = span.above | facts if facts else span.above
+    return places
 
 
-def _tell(span: Span, trace: Trace) -> None:
-    for key in _SHARED:
+def _span(record: Record) -> Span:
+    attributes, engine = _object(record["attributes"]), bool(record["engine"])
+    return Span(record, attributes, engine, not engine and attributes.get("gen_ai.operation.name") in TYPES)
+
+
+def _tell(span: Span, trace: Trace, shared: Iterable[str]) -> None:
+    for key in shared:
         value = span.attributes.get(key)
         if known(value):
             trace.values.setdefault(key, set()).add(str(value))
@@ -188,33 +214,47 @@ def _tell(span: Span, trace: Trace) -> None:
         trace.server_types.add(type_)
 
 
-def _cut_circles(spans: Iterable[Span | None]) -> None:
-    """A span that is its own ancestor has no parent: every walk upwards ends."""
+def _parents_first(spans: Iterable[Span]) -> list[Span]:
+    """The spans, each after its parent. One that is its own ancestor has none from here on."""
+    order: list[Span] = []
     settled: set[Span] = set()
     for start in spans:
-        way: list[Span] = []
-        on_way: set[Span] = set()
-        span = start
+        way: dict[Span, None] = {}
+        span: Span | None = start
         while span is not None and span not in settled:
-            way.append(span)
-            on_way.add(span)
-            if span.parent in on_way:
+            way[span] = None
+            if span.parent in way:
                 span.parent = None
             span = span.parent
         settled.update(way)
+        order += reversed(way)
+    return order
 
 
-def _cover(spans: Sequence[Span | None]) -> None:
-    """Mark everything above an engine or GenAI span; a marked span's ancestors are marked already."""
+def _cover(spans: Sequence[Span]) -> None:
+    """Mark everything above an engine or GenAI span; what is above a marked span is marked already."""
     for span in spans:
-        if span is not None and (span.engine or span.genai):
-            for above in span.above():
-                if above.covered:
-                    break
-                above.covered = True
+        above = span.parent if span.engine or span.genai else None
+        while above is not None and not above.covered:
+            above.covered = True
+            above = above.parent
     for span in spans:
-        if span is not None and span.first is not None:
+        if span.first is not None:
             span.covered = span.first.covered
+
+
+def _facts(span: Span, inherited: Iterable[str]) -> Record:
+    facts = {key: span.attributes[key] for key in inherited if known(span.attributes.get(key))}
+    operation, path, code = span.attributes.get("gen_ai.operation.name"), _own_path_type(span), _own_code(span)
+    if operation in TYPES:
+        facts[TYPE] = TYPES[str(operation)]
+    if path is not None:
+        facts[PATH] = path
+    if code is not None and code >= 400:
+        facts[CODE] = code
+    if _is_refusal(span) or (span.genai and not span.covered):
+        facts[RECORDED] = True
+    return facts
 
 
 def _own_path_type(span: Span) -> str | None:
@@ -239,22 +279,19 @@ def _is_row(span: Span) -> bool:
         return True
     if span.genai:
         return not span.covered
-    if span.covered or not _is_refusal(span):
-        return False
-    return not any(_is_refusal(above) or (above.genai and not above.covered) for above in span.above())
+    return _is_refusal(span) and not span.covered and RECORDED not in span.above
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _whole(records: Sequence[Record]) -> list[Record | Skipped]:
-    spans = _spans(records)
-    _cover(spans)
+def _whole(records: Sequence[Record], names: Names) -> Iterator[Record | Skipped]:
     name = _namer()
-    return [
-        Skipped("not_a_request") if span is None or not _is_row(span) else _row(span) | {"request_id": name(span)}
-        for span in spans
-    ]
+    for span in _spans(records, names):
+        if span is None or not _is_row(span):
+            yield Skipped("not_a_request")
+        else:
+            yield _row(span, names) | {"request_id": name(span)}
 
 
 def _namer() -> Callable[[Span], str | None]:
@@ -282,20 +319,21 @@ def _namer() -> Callable[[Span], str | None]:
     return name
 
 
-def _row(span: Span) -> Record:
+def _row(span: Span, names: Names) -> Record:
     own, record = span.attributes, span.record
     kind = 0 if span.engine else 1
     row: Record = {
-        "tenant": _tenant(span),
+        "attributes": own,  # a key of a join may stand there
+        "tenant": _tenant(span, names),
         "type": _type(span),
-        "gen_ai.request.model": first_known(item.attributes.get("gen_ai.request.model") for item in span.up()),
+        MODEL: span.near.get(MODEL),
         "gen_ai.response.model": own.get("gen_ai.response.model"),
         "startTimeUnixNano": record["startTimeUnixNano"],
         "session.id": first_known(_shared(span, key) for key in SESSIONS),
     }
-    for names in (PROMPT, OUTPUT):
+    for both in (PROMPT, OUTPUT):
         # The engines' own name first for an engine, the conventions' for a client; each falls back on the other.
-        name = next((name for name in (names[kind], names[1 - kind]) if known(own.get(name))), names[kind])
+        name = next((name for name in (both[kind], both[1 - kind]) if known(own.get(name))), both[kind])
         row[name] = own.get(name)
     row["cached_tokens"] = first_known(own.get(name) for name in CACHED)
     end = unless_zero(record["endTimeUnixNano"])
@@ -314,31 +352,26 @@ def _row(span: Span) -> Record:
 
 def _shared(span: Span, key: str) -> object:
     """An attribute of the span, of its nearest ancestor that has it, or of its trace if all spans agree."""
-    near = first_known(item.attributes.get(key) for item in span.up())
+    near = span.near.get(key)
     return near if near is not None or span.trace is None else span.trace.agreed(key)
 
 
-def _tenant(span: Span) -> object:
+def _tenant(span: Span, names: Names) -> object:
     resource = _object(span.record["resource"])
-    for key in (*TENANTS, *USERS):
+    for key in (*names.tenants, *names.users):
         value = first_known((_shared(span, key), resource.get(key)))
         if value is not None:
-            return prefixed("user", value) if key in USERS else value
+            return prefixed("user", value) if key in names.users else value
     return None
 
 
-def _type(span: Span) -> str | None:
-    for item in span.up():
-        operation = item.attributes.get("gen_ai.operation.name")
-        if operation in TYPES:
-            return TYPES[str(operation)]
-    type_ = next(filter(None, map(_own_path_type, span.up())), None)
+def _type(span: Span) -> object:
+    type_ = first_known((span.near.get(TYPE), span.near.get(PATH)))
     if type_ is not None:
         return type_
     if span.trace is not None and len(span.trace.server_types) == 1:
         return next(iter(span.trace.server_types))
-    sglang = span.engine and span.record["name"] != ENGINE_NAME
-    return "embed" if sglang and not any(known(span.attributes.get(name)) for name in OUTPUT) else None
+    return "embed" if span.record["sglang"] and not any(known(span.attributes.get(name)) for name in OUTPUT) else None
 
 
 def _status(span: Span, *, finished: bool) -> str:
@@ -351,10 +384,8 @@ def _status(span: Span, *, finished: bool) -> str:
             code = http_code(error)
         status = http_status(code) if code is not None else "failed"
         return "failed" if status == "ok" else status
-    for above in span.above():
-        answer = _own_code(above)
-        if answer is not None and answer >= 400:
-            return "cancelled" if answer == 499 else "failed"
+    if CODE in span.above:
+        return "cancelled" if span.above[CODE] == 499 else "failed"
     return "ok" if finished else "unfinished"
 
 
@@ -362,19 +393,27 @@ def _matches(sample: Sample) -> bool:
     return any("resourceSpans" in record for record in sample.records)
 
 
+def _tenant_from(attribute: str) -> Format:
+    """The format with this attribute as the tenant, wherever in a request's trace it stands."""
+    names = Names((attribute,), ())
+    return replace(OTLP, explode=partial(_explode, names=names), whole=partial(_whole, names=names))
+
+
 OTLP = Format(
     name="otlp",
     containers=("jsonl", "document"),
     needs=("resourceSpans",),
     matches=_matches,
-    explode=_explode,
-    whole=_whole,
-    private=re.compile(r'"(?:gen_ai\.(?:input|output|prompt|completion|system_instructions)|llm\.|input\.|output\.)'),
+    explode=partial(_explode, names=Names()),
+    whole=partial(_whole, names=Names()),
+    tenant_from=_tenant_from,
+    private=True,
     reads=(
         "traceId",
         "spanId",
         "parentSpanId",
-        "name",
+        "engine",
+        "sglang",
         "server",
         "error",
         "attributes",
@@ -385,7 +424,7 @@ OTLP = Format(
         "request_id": (Text("request_id"),),
         "tenant": (Text("tenant"),),
         "type": (Text("type"),),
-        "model": (Text("gen_ai.request.model"), Text("gen_ai.response.model")),
+        "model": (Text(MODEL), Text("gen_ai.response.model")),
         "replica": (Text("replica"),),
         "arrived_at": (Epoch("startTimeUnixNano", "ns"),),
         "scheduled_at": (After(QUEUE, "s"),),

@@ -6,14 +6,10 @@
 
 from __future__ import annotations
 
-import re
-
 from fairreplay.trace.fields import After, Epoch, Format, Integer, Record, Sample, Skipped, Text, Tokens
 from fairreplay.trace.nested import at, first_known, http_code, number_of, opened, prefixed, unless_zero
 from fairreplay.trace.rules import RejectedError
 from fairreplay.trace.values import known, subtract
-
-_PRIVATE = re.compile(r'\\?"(?:text|prompt|messages|input|input_ids|input_embeds|image_data|out)\\?"\s*:')
 
 
 def _parameters(record: Record) -> Record:
@@ -87,7 +83,7 @@ SGLANG = Format(
     needs=("request_parameters", "id", "finish_reason"),
     matches=_matches,
     prepare=_prepare,
-    private=_PRIVATE,
+    private=True,
     reads=("request_parameters", "finish_reason", "dp_rank", "response_sent_to_client_ts"),
     columns={
         "request_id": (Text("id"),),

@@ -83,9 +83,9 @@ TRTLLM = Format(
         "request_id": (Text("request_id"),),
         "replica": (Text("replica"),),
         "arrived_at": (
-            Relative(f"{_TIMING}.server_arrival_time", "s"),
-            Relative(f"{_TIMING}.arrival_time", "s"),
-            Relative("disagg_server_arrival_time", "s"),
+            Relative(f"{_TIMING}.server_arrival_time", "s", monotonic=True),
+            Relative(f"{_TIMING}.arrival_time", "s", monotonic=True),
+            Relative("disagg_server_arrival_time", "s", monotonic=True),
         ),
         "scheduled_at": (Relative("first_scheduled_time", "s"),),
         "first_token_at": (

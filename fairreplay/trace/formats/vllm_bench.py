@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairreplay.trace.fields import After, Format, Record, Relative, Sample, Text, Tokens
-from fairreplay.trace.nested import first_known, number_of, private_keys, total, unless_zero
+from fairreplay.trace.nested import first_known, number_of, total, unless_zero
 from fairreplay.trace.values import known
 
 ARRAYS = ("start_times", "ttfts", "latencies", "itls", "server_queue_times", "input_lens", "output_lens", "errors")
+ARRAYS_SHOWN = 10
 REFUSED = ("Too Many Requests", "Service Unavailable")
 CHAT = ("openai-chat", "openai-responses")
 
@@ -36,7 +37,9 @@ def _matches(sample: Sample) -> bool:
 def _refuse(sample: Sample) -> str | None:
     if any("start_times" in _arrays(record) for record in sample.records):
         return None
-    return "no arrival time; FairReplay cannot replay it (run with --save-detailed)"
+    arrays = sorted({name for record in sample.records for name, value in record.items() if isinstance(value, list)})
+    found = f" (of each request only {', '.join(arrays[:ARRAYS_SHOWN])}; run with --save-detailed)"
+    return "no arrival time; FairReplay cannot replay it" + found
 
 
 def _explode(document: Record) -> list[object] | None:
@@ -80,7 +83,7 @@ VLLM_BENCH = Format(
     refuse=_refuse,
     explode=_explode,
     prepare=_prepare,
-    private=private_keys("generated_texts"),
+    private=True,
     columns={
         "type": (Text("endpoint_type"),),
         "model": (Text("model_id"),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairreplay.trace.fields import After, Format, Record, Relative, Sample, Skipped, Text, Tokens
+from fairreplay.trace.nested import number_of
 
 
 def responses(document: Record) -> list[object] | None:
@@ -13,8 +14,8 @@ def responses(document: Record) -> list[object] | None:
 
 
 def _prepare(record: Record) -> Record | Skipped:
-    """Both latencies -1: aborted before it was served. ``output_len`` is what was asked for; nothing was generated."""
-    if record.get("first_token_latency") == -1 and record.get("request_latency") == -1:
+    """Latency -1: aborted before it was served. ``output_len`` is what was asked for; nothing was generated."""
+    if number_of(record.get("request_latency")) == -1:
         return record | {"status": "rejected", "output_len": 0}
     return record
 
