@@ -77,7 +77,7 @@ def check(path: Path, reading: Reading | None = None, wanted: str = "auto") -> S
 
 
 def facts(read: SourceRead) -> dict[str, Any]:
-    return {name: value for name, value in vars(read).items() if name not in ("frame", "rejects", "format")}
+    return {name: value for name, value in vars(read).items() if name not in ("frame", "rejects", "format", "applied")}
 
 
 @pytest.fixture(autouse=True)
