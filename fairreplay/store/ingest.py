@@ -22,6 +22,7 @@ from fairreplay.store.rejects import RejectLines
 from fairreplay.store.sources import Source, expand, expected_rows, local, single
 from fairreplay.store.store import LOCK_NAME, Store, check_vacant, create_store, lock_folder, make_folder, open_store
 from fairreplay.trace.asked import Asked, tenant_adapter
+from fairreplay.trace.drift import check_schemas
 from fairreplay.trace.fields import Format
 from fairreplay.trace.gateway import read_gateway, refused_source
 from fairreplay.trace.join import Gateway, JoinKey
@@ -110,6 +111,8 @@ def ingest(names: Sequence[str], store_path: Path, options: IngestOptions) -> In
 
 
 def _ingest(sources: Sequence[Source], store_path: Path, options: IngestOptions) -> IngestSummary:
+    here = [source.path for source in sources if isinstance(source.path, Path)]
+    check_schemas(here, options.mapping or options.format)
     with _held(store_path) as store:
         store.remove_leftovers()
         _check_pseudonyms(store, options)
