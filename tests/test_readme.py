@@ -75,3 +75,15 @@ def test_the_exit_codes_of_the_readme() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), flags=re.MULTILINE)}
     errors = (UsageError, BadInputError, StoreError, FairReplayError, StoreBusyError)
     assert listed == {0, DIFFERENT, 130} | {error.exit_code for error in errors}
+
+
+def test_every_option_of_ingest_is_in_the_readme() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from fairreplay.cli.app import main; main()", "ingest", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"},
+    )
+    options = set(re.findall(r"(?<![\w-])--[a-z0-9][a-z0-9-]+", done.stdout)) - {"--no-quiet", "--no-json"}
+    assert {option for option in options if option not in README} == set()

@@ -107,7 +107,7 @@ def progress(what: str, unit: str, *, quiet: bool = False) -> Iterator[Callable[
         if elapsed < PROGRESS_AFTER_S:
             return
         bar.start()
-        bar.update(task, completed=done, total=total, rate=f"{done / elapsed:,.0f} {unit}/s")
+        bar.update(task, completed=done, total=total or None, rate=f"{done / elapsed:,.0f} {unit}/s")
 
     try:
         yield told

@@ -125,7 +125,7 @@ def ingest(
     )
     if map_file is not None:
         options = _mapped(options, map_file)
-    with console.progress("ingest", "bytes", quiet=quiet or json) as told:
+    with console.progress("ingest", "rows", quiet=quiet or json) as told:
         summary = run(sources, store, replace(options, progress=told))
     if json:
         console.out_json(document(summary))

@@ -19,9 +19,10 @@ from fairreplay.store.duplicates import find_repeats
 from fairreplay.store.files import is_full, replace_file
 from fairreplay.store.manifest import MANIFEST_NAME, Segment, read_manifest
 from fairreplay.store.rejects import RejectLines
-from fairreplay.store.sources import Source, expand, local, single
+from fairreplay.store.sources import Source, expand, expected_rows, local, single
 from fairreplay.store.store import LOCK_NAME, Store, check_vacant, create_store, lock_folder, make_folder, open_store
 from fairreplay.trace.asked import Asked, tenant_adapter
+from fairreplay.trace.drift import check_schemas
 from fairreplay.trace.fields import Format
 from fairreplay.trace.gateway import read_gateway, refused_source
 from fairreplay.trace.join import Gateway, JoinKey
@@ -35,7 +36,7 @@ PSEUDONYMS: Final = "--pseudonymise"
 """Setting under which a segment keeps the fingerprint of its key."""
 
 Progress = Callable[[int, int], None]
-"""(bytes read, bytes in all), after every block."""
+"""(rows read, rows expected in all; 0 = unknown), after every block of a source."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def ingest(names: Sequence[str], store_path: Path, options: IngestOptions) -> In
 
 
 def _ingest(sources: Sequence[Source], store_path: Path, options: IngestOptions) -> IngestSummary:
+    here = [source.path for source in sources if isinstance(source.path, Path)]
+    check_schemas(here, options.mapping or options.format)
     with _held(store_path) as store:
         store.remove_leftovers()
         _check_pseudonyms(store, options)
@@ -246,7 +249,7 @@ def _ingest_one(store: Store, source: Source, options: IngestOptions, joined: _J
         except OSError as error:
             raise BadInputError(f"{source.shown}: cannot be read ({error.strerror}); check its permissions") from None
         with store.draft(content) as (rows, rejects):
-            for block in _blocks(reader, source):
+            for block in _blocks(reader, source, options.progress):
                 rows.add(block.frame)
                 rejects.add(block.rejects)
             facts = reader.facts()
@@ -257,9 +260,10 @@ def _ingest_one(store: Store, source: Source, options: IngestOptions, joined: _J
     return summary
 
 
-def _blocks(reader: SourceReader, source: Source) -> Iterator[Block]:
+def _blocks(reader: SourceReader, source: Source, progress: Progress | None) -> Iterator[Block]:
     """The reader's blocks; what goes wrong in reading is the source's fault, not the store's."""
-    blocks = reader.blocks()
+    blocks, rows = reader.blocks(), 0
+    expected = expected_rows(reader.path) if progress is not None else 0
     while True:
         try:
             block = next(blocks, None)
@@ -268,6 +272,9 @@ def _blocks(reader: SourceReader, source: Source) -> Iterator[Block]:
         if block is None:
             return
         yield block
+        rows += block.frame.height + len(block.rejects)
+        if progress is not None:
+            progress(rows, max(rows, expected) if expected else 0)
 
 
 def _stored(
@@ -286,6 +293,7 @@ def _stored(
     segment = replace(_segment(facts, rows, duplicates, rejects), name=source.name, settings=settings)
     why = f"{facts.container} with {', '.join(facts.format.needs)}"
     if duplicates and not segment.accepted and _all_known(store, rejects):
+        rows.path.unlink()
         return SourceSummary(source.shown, segment, why, already=False, changed=False, by_status={}, by_tenant={})
     rejects.finish()
     return _of_stored(store, source.shown, store.commit(segment), why, first_rows=options.dry_run)

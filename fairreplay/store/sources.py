@@ -24,6 +24,8 @@ REJECTS_SUFFIX: Final = ".rejects.jsonl"
 STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
 COPY_BYTES: Final = 1 << 20
+HEAD_BYTES: Final = 1 << 20
+_COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 _REMOTE: Final = re.compile(r"(s3|gs|az)://")
 
 
@@ -210,6 +212,27 @@ def _pattern(path: str) -> re.Pattern[str]:
 def _unreachable(name: str, error: Exception) -> BadInputError:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return BadInputError(f"{name}: cannot be read ({reason}); check the name, the credentials and the network")
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def expected_rows(path: Path) -> int:
+    """About how many rows a log has, for a progress bar: from a Parquet footer, or the lines at its beginning; 0: who
+    knows (compressed, one document)."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with path.open("rb") as stream:
+        head = stream.read(HEAD_BYTES)
+    if head.startswith(b"PAR1"):
+        try:
+            rows: int = parquet.read_metadata(path).num_rows
+        except (pa.ArrowException, OSError):
+            return 0
+        return rows
+    lines = head.count(b"\n")
+    return path.stat().st_size * lines // len(head) if lines and not head.startswith(_COMPRESSED) else 0
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------

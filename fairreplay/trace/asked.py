@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -17,6 +17,7 @@ from fairreplay.trace.fields import After, Columns, Format, Sample
 from fairreplay.trace.join import Gateway, Join, JoinKey
 from fairreplay.trace.pseudonyms import Pseudonyms
 from fairreplay.trace.redact import Keeping
+from fairreplay.trace.rules import Reading
 
 OUTSIDE: Final = "outside_period"
 
@@ -80,6 +81,12 @@ class Applied:
             return self.keeping.line(prepared if isinstance(prepared, dict) else {}, None)
         return self.keeping.line(read.value or {}, read.text, self._is_csv)
 
+    def told(self, reading: Reading) -> Reading:
+        """``reading`` as it may be named: a tenant given for rows without one has its pseudonym too."""
+        if self._asked.pseudonyms is None or reading.tenant is None:
+            return reading
+        return replace(reading, tenant=self._asked.pseudonyms.name(reading.tenant))
+
     def check(self) -> None:
         """After the last record.
 
@@ -93,9 +100,7 @@ class Applied:
 
     def remarks(self) -> tuple[str, ...]:
         """What the summary has to say about it, one sentence each."""
-        said = []
-        if self.join is not None and (warning := self.join.warning()):
-            said.append(warning)
+        said = self.join.remarks() if self.join is not None else []
         if self._asked.pseudonyms is not None:
             said.append("tenants stand under pseudonyms (--pseudonymise)")
         if self.keeping.removed:
@@ -112,6 +117,8 @@ def keeping_of(log_format: Format, columns: Columns, *, hide_tenants: bool) -> K
         place.minus for place in places if isinstance(place, After) and place.minus
     }
     tenants = {place.column for place in columns.get("tenant", ())}
+    if not log_format.private:
+        reads |= set(log_format.reads)
     return Keeping(log_format.name, reads | set(log_format.needs), tenants if hide_tenants else None)
 
 

@@ -98,7 +98,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
     with path.open("rb") as stream:
         return stream.read(4) == _PARQUET_MAGIC
 
@@ -407,7 +407,7 @@ def inspect(path: Path, known: Format | None = None) -> Content:
     """
     if path.stat().st_size == 0:
         raise BadInputError(f"{path}: empty file; nothing to ingest")
-    if _is_parquet(path):
+    if is_parquet(path):
         with parquet_file(path) as file:
             columns = tuple(file.schema_arrow.names)
         return Content(

@@ -7,9 +7,10 @@ left side says itself is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -243,16 +244,23 @@ class Join:
             "right_only": len(self.gateway.entries) - len(self.matched),
         }
 
-    def warning(self) -> str | None:
-        """Below 90 % of the left side's keys matched: some keys of each side, to see how they differ."""
+    def remarks(self) -> list[str]:
+        """Below 90 % of the left side's keys matched: some keys of each side; and refusals that cannot be placed."""
+        said = []
         keys = len(self.matched) + len(self.left_only)
-        if not keys or len(self.matched) >= MATCHED_MIN * keys:
-            return None
-        right = (key for key in self.gateway.entries if key not in self.matched)
-        return (
-            f"only {len(self.matched)} of {keys} keys have a partner in the joined log; without one: "
-            f"{_some(self.left_only)} here, {_some(right)} there (see --on, --on-strip)"
-        )
+        if keys and len(self.matched) < MATCHED_MIN * keys:
+            right = (key for key in self.gateway.entries if key not in self.matched)
+            said.append(
+                f"only {len(self.matched)} of {keys} keys have a partner in the joined log; without one: "
+                f"{_some(self.left_only)} here, {_some(right)} there (see --on, --on-strip)"
+            )
+        refused = sum(1 for _ in self.gateway.without(self.matched))
+        if refused and not (self.on_wall_clock and self.gateway.on_wall_clock):
+            said.append(
+                f"{refused} refused requests of the joined log are left out: one of the two logs does not tell the "
+                "time of day"
+            )
+        return said
 
 
 def _says(prepared: Record, columns: Sequence[str], default: str | None) -> bool:
@@ -261,8 +269,6 @@ def _says(prepared: Record, columns: Sequence[str], default: str | None) -> bool
     return value is not None and value != default
 
 
-def _some(keys: object) -> str:
-    from itertools import islice
-
-    shown = [key if len(key) <= 60 else key[:59] + "…" for key in islice(keys, KEYS_SHOWN)]  # type: ignore[call-overload]
+def _some(keys: Iterable[str]) -> str:
+    shown = [key if len(key) <= 60 else key[:59] + "…" for key in islice(keys, KEYS_SHOWN)]
     return ", ".join(map(repr, shown)) or "none"

@@ -221,7 +221,11 @@ class SourceReader:
             own_ids=not self._names_ids,
             ignored_columns=_ignored(self._keys | set(self._sample.columns), self.format, self._columns),
             assumptions=_assumptions(
-                self._columns, _names(self._sample, self.format), self._reading, self._rules.tally, self._accepted
+                self._columns,
+                _names(self._sample, self.format),
+                self._applied.told(self._reading),
+                self._rules.tally,
+                self._accepted,
             ),
             clamped=self._rules.tally.clamped,
             out_of_order=self._order.late,

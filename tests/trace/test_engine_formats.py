@@ -472,6 +472,7 @@ def test_burstgpt_is_read_by_name(tmp_path: Path) -> None:
     ]
     assert micros(result.frame, "finished_at") == [3_500_000, None]
     assert [(item.reason, item.column) for item in result.rejects] == [("missing_tokens", "Response tokens")]
+    assert result.rejects[0].line == "API log,,7,3,ChatGPT,"
 
 
 def test_azure_2025_has_one_more_column(tmp_path: Path) -> None:

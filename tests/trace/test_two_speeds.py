@@ -77,7 +77,8 @@ def check(path: Path, reading: Reading | None = None, wanted: str = "auto") -> S
 
 
 def facts(read: SourceRead) -> dict[str, Any]:
-    return {name: value for name, value in vars(read).items() if name not in ("frame", "rejects", "format", "applied")}
+    others = ("frame", "rejects", "format", "applied")
+    return {name: value for name, value in vars(read).items() if name not in others}
 
 
 @pytest.fixture(autouse=True)
