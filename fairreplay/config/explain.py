@@ -11,14 +11,20 @@ from fairreplay.errors import nearest
 
 
 def explained(error: ValidationError, text: str, model: type[BaseModel]) -> str:
-    """The first fault of ``text`` (TOML) for a message: `, line 3: unknown key 'x'; did you mean 'y'?`."""
-    first = error.errors(include_url=False, include_input=True)[0]
+    """The first fault of ``text`` (TOML) for a message: `, line 3: unknown key 'x'; did you mean 'y'?`.
+
+    A misspelt key comes before the key that is missing for it.
+    """
+    faults = error.errors(include_url=False, include_input=True)
+    first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     where = [part for part in first["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
     key = ".".join(str(part) for part in where)
     line = line_of(text, [part for part in where if isinstance(part, str)])
     at = f", line {line}" if line else ""
     if first["type"] == "extra_forbidden":
         return f"{at}: unknown key {key!r}; {nearest(str(where[-1]), _keys_beside(where, model))}"
+    if first["type"] == "missing":
+        return f"{at}: {key} is missing"
     shown = repr(first.get("input"))
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return f"{at}: {key} = {shown}: {first['msg']}"

@@ -61,6 +61,9 @@ class TenantFrom:
             raise UsageError(f"--tenant-from {self.field}: stands at {', '.join(paths)}; name one of them")
         path = paths[0] if paths else self.field
         self._seen |= dict.fromkeys(name for record in sample.records for name in paths_of(record))
+        if log_format.prepare is None and log_format.whole is None and path in sample.columns:
+            self.found = True
+            return replace(log_format, columns={**columns, "tenant": (Text(path),)})
         key = free_key(path, {name: fields for name, fields in columns.items() if name != "tenant"})
 
         def change(record: Record, prepared: Record) -> Record:

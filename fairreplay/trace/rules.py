@@ -59,11 +59,11 @@ REASONS: Final = (
     "conflicting_duplicate",
     "ambiguous_join",
 )
+AMBIGUOUS: Final = " ambiguous join"
+"""Key of a record whose join found several tenants: (column, value) of the key."""
 OWN_ID: Final = "{}-{}"
 """For a record without id, of content id and record number: the same on every ingest of the same bytes, and of no
 other record."""
-AMBIGUOUS: Final = " ambiguous join"
-"""Key of a record whose join found several tenants: (column, value) of the key."""
 CLOCKS_APART_US: Final = 366 * 86_400 * 1_000_000
 """No request takes a year: two instants of one row that far apart are of two clocks."""
 MAGNITUDES_APART: Final = 100

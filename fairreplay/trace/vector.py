@@ -40,6 +40,7 @@ from fairreplay.trace.schema import (
     TIME_COLUMNS,
     TYPE_ALIASES,
 )
+from fairreplay.trace.type_rules import type_expression
 from fairreplay.trace.values import (
     EARLIEST_US,
     EXACT,
@@ -74,7 +75,7 @@ _SUPPORTED: Final[dict[type, frozenset[str]]] = {
         {"name", "containers", "needs", "columns", "matches", "refuse", "private", "reads"}
         | {"prefix_block_tokens", "survey", "tenant_from", "pages", "delimiter", "header"}
     ),
-    Reading: frozenset({"t0_us", "zone", "zone_name", "tenant", "type_", "model", "max_skew_us"}),
+    Reading: frozenset({"t0_us", "zone", "zone_name", "tenant", "type_", "model", "max_skew_us"} | {"type_rules"}),
 }
 """What is known here of each declaration; whoever sets anything else goes through the strict path."""
 _UINT_COLUMNS: Final = ("prompt_tokens", "output_tokens", "cached_tokens", "recomputed_tokens", "preemptions")
@@ -426,6 +427,8 @@ class _Judgement:
             no_tenant=pl.col("tenant").is_null(),
             no_type=pl.col("type").is_null(),
         )
+        if reading.type_rules:
+            frame = frame.with_columns(type_expression(reading.type_rules))
         served, embed = pl.col("status") == "ok", pl.col("type") == "embed"
         prompt, output = pl.col("prompt_tokens"), pl.col("output_tokens")
         arrived, scheduled = pl.col("arrived_at"), pl.col("scheduled_at")
