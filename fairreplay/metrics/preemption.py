@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
+
+from fairreplay.metrics.entitlement import Floats
+from fairreplay.metrics.load import UNKNOWN, Columns, Ints
+from fairreplay.metrics.windows import Grid
 
 THRASH_TOTAL = 3
 """A request with this many preemptions thrashes (two within 60 s do too, where a log gives their instants)."""
+THRASH_CLOSE = 2
+THRASH_WITHIN_US = 60_000_000
 
 
 def recompute_tax(recomputed_tokens: int, computed_tokens: int) -> float | None:
@@ -16,6 +23,20 @@ def recompute_tax(recomputed_tokens: int, computed_tokens: int) -> float | None:
 def recovery_s(prompt: int, generated: int, cached: int, prefill_tokens_per_s: float) -> float:
     """Seconds to compute a victim again: ``(prompt + generated - cached) / prefill throughput``."""
     return (prompt + generated - cached) / prefill_tokens_per_s
+
+
+def marginal_loss_s(preempted_share: float, recovery_s: float) -> float:
+    """The essay's expected loss of a request to preemption, ``pi * C_r``; shown, never divided by a step's time."""
+    return preempted_share * recovery_s
+
+
+def thrashes(instants_us: Ints) -> bool:
+    """Whether a request that was preempted at these instants thrashes: two within 60 s, or three in all."""
+    at = np.sort(instants_us)
+    close = len(at) >= THRASH_CLOSE and bool(
+        (at[THRASH_CLOSE - 1 :] - at[: 1 - THRASH_CLOSE] <= THRASH_WITHIN_US).any()
+    )
+    return close or len(at) >= THRASH_TOTAL
 
 
 def taxed(rows: pl.DataFrame) -> pl.DataFrame:
@@ -36,3 +57,12 @@ def taxed(rows: pl.DataFrame) -> pl.DataFrame:
     return sums.select(
         "window", pl.when(pl.col("computed") > 0).then(pl.col("redone") / pl.col("computed")).alias("recompute_tax")
     )
+
+
+def taxed_windows(rows: Columns, grid: Grid) -> Floats:
+    """As ``taxed``, by window of ``grid``, in which all ``rows`` arrived; NaN where nothing is known."""
+    known = (rows.recomputed != UNKNOWN) & (rows.first_token != UNKNOWN) & (rows.computed != UNKNOWN)
+    window = grid.index(rows.arrived[known])
+    redone = np.bincount(window, rows.recomputed[known], minlength=grid.count)
+    computed = redone + np.bincount(window, rows.computed[known], minlength=grid.count)
+    return np.asarray(np.where(computed > 0, redone / np.where(computed > 0, computed, 1), np.nan), np.float64)

@@ -8,167 +8,250 @@ windows of a request add up to the whole exactly.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-import polars as pl
+import numpy as np
 
 from fairreplay.config.model import Cost
+from fairreplay.metrics.entitlement import Floats
+from fairreplay.metrics.load import FOREVER, OK, REJECTED, UNFINISHED, UNKNOWN, Bools, Columns, Ints
 from fairreplay.metrics.windows import Grid
 
 MILLI: Final = 1000
-FOREVER_US: Final = 2**62
+PIECES_MAX: Final = 1 << 21
+"""Pieces of requests (one for each window that a request runs in) that are held at once."""
 KINDS: Final = ("prompt", "cached", "output")
 """Kinds of tokens with a price each: computed prompt, prompt from the prefix cache, generated."""
 
 
-def sized(group: pl.DataFrame) -> pl.DataFrame:
-    """``group`` with token counts ``prompt``, ``cached``, ``output`` (Int64) and instants in microseconds (``*_us``).
+class Sums:
+    """Exact sums of thousandths of tokens and of requests over (window, key); one key a row, tenant or type."""
 
-    Where a size is unknown, the tenant's median stands in (rounded down; 0 where the tenant has none); it matters only
-    for what waits or was refused, never for what was served.
+    def __init__(self, windows: int, key: Ints, keys: int) -> None:
+        self._key = key
+        # One window more than there are: what lasts beyond the last one leaves there.
+        self._shape = (windows + 1, keys)
+        self._sums: dict[str, Ints] = {}
+
+    def add(self, name: str, rows: Ints, window: Ints, amount: Ints | None = None) -> None:
+        """Add ``amount`` (1 if left out) of each of ``rows`` in its ``window``; exact below 2**53."""
+        cell = window * self._shape[1] + self._key[rows]
+        added = np.bincount(cell, amount, minlength=self._shape[0] * self._shape[1]).astype(np.int64)
+        self._sums[name] = self._sums[name] + added if name in self._sums else added
+
+    def get(self, name: str) -> Ints:
+        """Shape (windows, keys)."""
+        if name not in self._sums:
+            return np.zeros((self._shape[0] - 1, self._shape[1]), np.int64)
+        return self._sums[name].reshape(self._shape)[:-1]
+
+    def held(self, name: str) -> Ints:
+        """What came (``name+``) less what left (``name-``) up to each window, shape (windows, keys)."""
+        return np.cumsum(self.get(f"{name}+") - self.get(f"{name}-"), axis=0)
+
+    def served(self, cost: Cost) -> Floats:
+        """Service units delivered in each window."""
+        return _units({kind: self.get(f"served {kind}") for kind in KINDS}, cost)
+
+    def unmet(self, cost: Cost) -> Floats:
+        """Service units of what waits at each window's end or was refused in it."""
+        waiting = {kind: self.held(f"waiting {kind}") - self.get(f"begun {kind}") for kind in KINDS}
+        return _units({kind: waiting[kind] + self.get(f"refused {kind}") for kind in KINDS}, cost)
+
+    def backlog(self) -> Bools:
+        """Whether any request waits at the window's end or was refused in it."""
+        return np.asarray(self.held("waiting") + self.get("refused") > 0)
+
+
+def _units(milli: dict[str, Ints], cost: Cost) -> Floats:
+    prices = {"prompt": cost.prompt, "cached": cost.cached, "output": cost.output}
+    return np.asarray(sum(milli[kind] * prices[kind] for kind in KINDS) / MILLI, np.float64)
+
+
+def served_until(instant: Ints, begin: Ints, end: Ints, tokens: Ints) -> Ints:
+    """Thousandths of ``tokens`` served before ``instant`` when spread evenly over ``begin``..``end``."""
+    whole = tokens * MILLI
+    span = np.maximum(end - begin, 0)
+    elapsed = np.clip(instant - begin, 0, span)
+    part = muldiv(whole, elapsed, np.maximum(span, 1))
+    return np.asarray(np.where(instant <= begin, 0, np.where(elapsed >= span, whole, part)), np.int64)
+
+
+def muldiv(a: Ints, b: Ints, divisor: Ints) -> Ints:
+    """``a * b // divisor`` where 0 <= b <= divisor and a * b may not fit into 64 bits.
+
+    Long division: b is taken in digits so small that a remainder times a digit fits.
     """
-
-    def known_or_median(column: str) -> pl.Expr:
-        value = pl.col(column).cast(pl.Int64)
-        return value.fill_null(value.median().over("tenant").floor().cast(pl.Int64)).fill_null(0)
-
-    cached = pl.min_horizontal(
-        pl.col("cached_tokens").cast(pl.Int64).fill_null(0), pl.col("prompt_tokens").cast(pl.Int64)
-    )
-    refused = pl.col("status") == "rejected"
-    return group.with_columns(
-        (known_or_median("prompt_tokens") - cached.fill_null(0)).alias("prompt"),
-        cached.fill_null(0).alias("cached"),
-        # A refused request generated 0 tokens; what it asked for is best guessed from what its tenant usually gets.
-        pl.when(refused)
-        .then(pl.col("output_tokens").cast(pl.Int64).filter(~refused).median().over("tenant").floor().fill_null(0))
-        .otherwise(known_or_median("output_tokens"))
-        .cast(pl.Int64)
-        .alias("output"),
-        *(pl.col(name).cast(pl.Int64).alias(name.replace("_at", "_us")) for name in _INSTANTS),
-    )
+    if len(a) == 0:
+        return a
+    width = int(divisor.max()).bit_length()
+    whole, rest = np.divmod(a, divisor)
+    if 2 * width <= 63:
+        return np.asarray(whole * b + rest * b // divisor, np.int64)
+    bits = 62 - width
+    quotient, remainder = np.zeros_like(a), np.zeros_like(a)
+    for place in reversed(range(0, width, bits)):
+        digit = (b >> place) & ((1 << bits) - 1)
+        carry, remainder = np.divmod((remainder << bits) + rest * digit, divisor)
+        quotient = (quotient << bits) + carry
+    return np.asarray(whole * b + quotient, np.int64)
 
 
-_INSTANTS: Final = ("arrived_at", "scheduled_at", "first_token_at", "finished_at")
+@dataclass(frozen=True)
+class Span:
+    """Tokens of some kinds of a request, spread evenly over ``begin``..``end`` (microseconds)."""
+
+    rows: Ints
+    begin: Ints
+    end: Ints
+    tokens: dict[str, Ints]
 
 
-def phases(rows: pl.DataFrame, spread: str) -> pl.DataFrame:
-    """What each request was served and when: ``tenant``, ``type``, ``kind``, ``tokens``, ``from_us``, ``to_us``.
+def spans(rows: Columns, spread: str, kinds: tuple[str, ...] = KINDS) -> list[Span]:
+    """What each request was served and when.
 
-    A request that is not known to have been answered was served nothing. A request whose first token is unknown but
-    whose finish is known (a log of end-to-end times) is served evenly from schedule or arrival to finish.
+    A request that is not known to have been answered was served nothing. One whose first token is unknown but whose
+    finish is known (a log of end-to-end times) is served evenly from schedule or arrival to finish.
     """
-    begin = pl.coalesce("scheduled_us", "arrived_us")
-    end = pl.coalesce("finished_us", "first_token_us")
-    first = pl.coalesce("first_token_us", pl.when(pl.col("status") == "ok").then(pl.col("finished_us")))
-    served = rows.filter(first.is_not_null() & (pl.col("status") != "rejected"))
+    first = np.where((rows.first_token == UNKNOWN) & (rows.status == OK), rows.finished, rows.first_token)
+    which = np.flatnonzero((first != UNKNOWN) & (rows.status != REJECTED))
+    first, logged_first = first[which], rows.first_token[which]
+    begin = _either(rows.scheduled, rows.arrived)[which]
+    end = _either(rows.finished, rows.first_token)[which]
+    tokens = {kind: getattr(rows, kind)[which] for kind in kinds}
     if spread == "decode":
-        spans = dict.fromkeys(KINDS, (first, end))
-    else:
-        generated_from = pl.when(pl.col("first_token_us").is_null()).then(begin).otherwise(first)
-        spans = {"prompt": (begin, first), "cached": (begin, first), "output": (generated_from, end)}
+        return [Span(which, first, np.maximum(first, end), tokens)]
+    output_begin = np.where(logged_first == UNKNOWN, begin, first)
+    prompt = {kind: tokens[kind] for kind in kinds if kind != "output"}
+    output = {kind: tokens[kind] for kind in kinds if kind == "output"}
     parts = [
-        served.select(
-            "tenant",
-            "type",
-            pl.lit(kind).alias("kind"),
-            pl.col(kind).alias("tokens"),
-            start.alias("from_us"),
-            stop.alias("to_us"),
-        ).filter(pl.col("tokens") > 0)
-        for kind, (start, stop) in spans.items()
+        Span(which, begin, np.maximum(begin, first), prompt),
+        Span(which, output_begin, np.maximum(output_begin, end), output),
     ]
-    return pl.concat(parts)
+    return [part for part in parts if part.tokens]
 
 
-def served_by_window(rows: pl.DataFrame, spread: str, grid: Grid) -> pl.DataFrame:
-    """``window``, ``tenant``, ``type`` and thousandths of tokens served (``prompt``, ``cached``, ``output``, Int64)."""
-    parts = phases(rows, spread).filter((pl.col("to_us") >= grid.start_us) & (pl.col("from_us") < grid.end_us))
-    first = grid.index(pl.col("from_us")).clip(0, grid.count - 1)
+def add_served(span: Span, grid: Grid, *sums: Sums) -> None:
+    """Add the part of ``span`` that lies in each window, as ``served <kind>``."""
+    inside = (span.end >= grid.start_us) & (span.begin < grid.end_us)
+    low = np.clip(grid.index(span.begin), 0, grid.count - 1)
     # The end is exclusive, but a span of no length lies in the window of its instant.
-    last = grid.index(pl.max_horizontal(pl.col("to_us") - 1, "from_us")).clip(0, grid.count - 1)
-    lower = grid.start_us + grid.size_us * pl.col("window")
-    return (
-        parts.with_columns(pl.int_ranges(first, last + 1).alias("window"))
-        .explode("window")
-        .with_columns((served_until(lower + grid.size_us) - served_until(lower)).alias("amount"))
-        .group_by("window", "tenant", "type")
-        .agg(pl.col("amount").filter(pl.col("kind") == kind).sum().alias(kind) for kind in KINDS)
-        .sort("window", "tenant", "type")
-    )
+    high = np.clip(grid.index(np.maximum(span.end - 1, span.begin)), 0, grid.count - 1)
+    for piece, window in pieces(low, np.where(inside, high, -1)):
+        lower = grid.start_us + grid.size_us * window
+        upper = lower + grid.size_us
+        cut = np.flatnonzero((span.begin[piece] < lower) | (span.end[piece] > upper))
+        begin, end = span.begin[piece[cut]], span.end[piece[cut]]
+        for kind, tokens in span.tokens.items():
+            amount = tokens[piece] * MILLI
+            whole = tokens[piece[cut]]
+            amount[cut] = served_until(upper[cut], begin, end, whole) - served_until(lower[cut], begin, end, whole)
+            for one in sums:
+                one.add(f"served {kind}", span.rows[piece], window, amount)
 
 
-def served_until(instant: pl.Expr, tokens: str = "tokens") -> pl.Expr:
-    """Thousandths of the column ``tokens`` served before ``instant`` when spread evenly over ``from_us``..``to_us``."""
-    span = pl.col("to_us") - pl.col("from_us")
-    elapsed = instant - pl.col("from_us")
-    whole = pl.col(tokens) * MILLI
-    part = (whole.cast(pl.Int128) * elapsed).floordiv(pl.max_horizontal(span, pl.lit(1))).cast(pl.Int64)
-    return pl.when(elapsed <= 0).then(pl.lit(0, pl.Int64)).when(elapsed >= span).then(whole).otherwise(part)
-
-
-def waiting_by_window(rows: pl.DataFrame, spread: str, grid: Grid) -> pl.DataFrame:
-    """Requests not yet scheduled at a window's end: ``window``, ``tenant``, ``type``, thousandths, ``waiting``.
+def add_waiting(rows: Columns, spread: str, grid: Grid, *sums: Sums) -> None:
+    """Add the requests not yet scheduled at a window's end, as ``waiting`` (how many) and ``waiting <kind>``.
 
     Where ``scheduled_at`` is unknown, a request waits until its first token; the part of its prompt that the spread has
-    served by then is not waiting any more, so nothing is counted twice. One that got neither waits until its refusal
-    or failure.
+    served by then (``begun <kind>``) is not waiting any more, so nothing is counted twice. One that got neither waits
+    until its refusal or failure.
     """
-    until = waits_until()
-    waiting = rows.with_columns(until.alias("until_us")).filter(
-        (pl.col("until_us") > grid.start_us) & (pl.col("arrived_us") < grid.end_us)
-    )
-    first = grid.index(pl.col("arrived_us")).clip(0, None)
-    beyond = grid.index(pl.col("until_us") - 1).clip(None, grid.count)  # its end lies after the wait
-    waiting = waiting.with_columns(pl.col("arrived_us").alias("from_us"), pl.col("first_token_us").alias("to_us"))
-    exploded = waiting.with_columns(pl.int_ranges(first, beyond).alias("window")).explode("window").drop_nulls("window")
-    upper = grid.start_us + grid.size_us * (pl.col("window") + 1)
-    being_served = pl.col("scheduled_us").is_null() & pl.col("first_token_us").is_not_null()
-    left = []
-    for kind in KINDS:
-        served = pl.lit(0, pl.Int64)
-        if spread == "phases" and kind != "output":
-            served = pl.when(being_served).then(served_until(upper, kind)).otherwise(0)
-        left.append((pl.col(kind) * MILLI - served).alias(f"left_{kind}"))
-    return (
-        exploded.with_columns(left)
-        .group_by("window", "tenant", "type")
-        .agg(*(pl.col(f"left_{kind}").sum().alias(kind) for kind in KINDS), pl.len().cast(pl.Int64).alias("waiting"))
-        .sort("window", "tenant", "type")
-    )
+    stop = waits_until(rows)
+    low = np.maximum(grid.index(rows.arrived), 0)
+    beyond = np.minimum(grid.index(stop - 1), grid.count)  # its end lies after the wait
+    which = np.flatnonzero((stop > grid.start_us) & (rows.arrived < grid.end_us) & (low < beyond))
+    low, beyond = low[which], beyond[which]
+    for kind in (None, *KINDS):
+        name, amount = ("waiting", None) if kind is None else (f"waiting {kind}", getattr(rows, kind)[which] * MILLI)
+        for one in sums:
+            one.add(f"{name}+", which, low, amount)
+            one.add(f"{name}-", which, beyond, amount)
+    begun = (rows.scheduled[which] == UNKNOWN) & (rows.first_token[which] != UNKNOWN)
+    if spread != "phases" or not begun.any():
+        return
+    for piece, window in pieces(low, np.where(begun, beyond - 1, -1)):
+        row = which[piece]
+        upper = grid.start_us + grid.size_us * (window + 1)
+        for kind in ("prompt", "cached"):
+            done = served_until(upper, rows.arrived[row], rows.first_token[row], getattr(rows, kind)[row])
+            for one in sums:
+                one.add(f"begun {kind}", row, window, done)
 
 
-def waits_until() -> pl.Expr:
+def waits_until(rows: Columns) -> Ints:
     """When a request's wait ends, in microseconds; one that has no instant but its arrival is not known to have waited.
 
-    Nor is one that was answered, of which only the finish is known: it was served all along (``phases``).
+    Nor is one that was answered, of which only the finish is known: it was served all along (``spans``).
 
     An ``unfinished`` request waits on past the trace's end.
     """
-    never = pl.when(pl.col("status") == "unfinished").then(FOREVER_US).otherwise(pl.col("arrived_us"))
-    gone = pl.when(pl.col("status") != "ok").then(pl.col("finished_us"))
-    return pl.coalesce("scheduled_us", "first_token_us", gone, never)
+    never = np.where(rows.status == UNFINISHED, FOREVER, rows.arrived)
+    gone = np.where(rows.status != OK, rows.finished, UNKNOWN)
+    return _either(rows.scheduled, _either(rows.first_token, _either(gone, never)))
 
 
-def refused_by_window(rows: pl.DataFrame, grid: Grid) -> pl.DataFrame:
-    """Requests refused in a window (at their refusal, else at their arrival): same columns, ``refused`` counts them."""
-    at = grid.index(pl.coalesce("finished_us", "arrived_us"))
-    return (
-        rows.filter(pl.col("status") == "rejected")
-        .with_columns(at.alias("window"))
-        .filter(pl.col("window").is_between(0, grid.count - 1))
-        .group_by("window", "tenant", "type")
-        .agg(*((pl.col(kind) * MILLI).sum().alias(kind) for kind in KINDS), pl.len().cast(pl.Int64).alias("refused"))
-        .sort("window", "tenant", "type")
-    )
+def add_refused(rows: Columns, grid: Grid, *sums: Sums) -> None:
+    """Add the requests refused in a window (at the refusal, else the arrival), as ``refused`` and ``refused <kind>``."""
+    window = grid.index(_either(rows.finished, rows.arrived))
+    which = np.flatnonzero((rows.status == REJECTED) & (window >= 0) & (window < grid.count))
+    for one in sums:
+        one.add("refused", which, window[which])
+        for kind in KINDS:
+            one.add(f"refused {kind}", which, window[which], getattr(rows, kind)[which] * MILLI)
 
 
-def units(cost: Cost) -> pl.Expr:
-    """Service units (Float64) of the thousandths in ``prompt``, ``cached``, ``output``."""
-    prices = {"prompt": cost.prompt, "cached": cost.cached, "output": cost.output}
-    return pl.sum_horizontal(pl.col(kind).cast(pl.Float64) * price for kind, price in prices.items()) / MILLI
+def backlogged_through(rows: Columns, grid: Grid, tenants: int) -> Bools:
+    """Whether each tenant had a waiting request at every instant of a window, shape (windows, tenants).
+
+    ``rows`` stand in order of arrival.
+    """
+    stop = np.minimum(waits_until(rows), grid.end_us)
+    begin = np.maximum(rows.arrived, grid.start_us)
+    which = np.flatnonzero(stop > begin)
+    which = which[np.argsort(rows.tenant[which].astype(np.min_scalar_type(tenants)), kind="stable")]
+    through = np.zeros((grid.count + 1) * tenants, np.int64)
+    if len(which):
+        tenant, begin, stop = rows.tenant[which], begin[which], stop[which]
+        # Each tenant's waits are merged; instants are moved so far apart that one pass over all tenants does it.
+        moved = tenant * (grid.end_us - grid.start_us + 1)
+        latest = np.maximum.accumulate(stop - grid.start_us + moved)
+        new = np.concatenate([[True], begin[1:] - grid.start_us + moved[1:] > latest[:-1]])
+        first = np.flatnonzero(new)
+        last = np.concatenate([first[1:], [len(which)]]) - 1
+        low = -((grid.start_us - begin[first]) // grid.size_us)
+        beyond = (latest[last] - moved[last]) // grid.size_us
+        whole = low < beyond
+        key = tenant[first]
+        through += np.bincount((low * tenants + key)[whole], minlength=len(through))
+        through -= np.bincount((beyond * tenants + key)[whole], minlength=len(through))
+    return np.asarray(np.cumsum(through.reshape(grid.count + 1, tenants), axis=0)[:-1] > 0)
 
 
-def request_cost(cost: Cost) -> pl.Expr:
-    """Service units of a whole request (columns of ``sized``)."""
-    return pl.col("prompt") * cost.prompt + pl.col("cached") * cost.cached + pl.col("output") * cost.output
+def pieces(low: Ints, high: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Every place i and window in ``low[i]..high[i]`` (none where high < low), some ``PIECES_MAX`` at once."""
+    count = np.maximum(high - low + 1, 0)
+    if len(count) == 0 or int(count.max()) <= 0:
+        return
+    total = np.cumsum(count)
+    first = 0
+    while first < len(count):
+        taken = int(total[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(total, taken + PIECES_MAX, side="right")))
+        part = count[first:last]
+        place = np.repeat(np.arange(first, last, dtype=np.int64), part)
+        before = np.repeat(np.cumsum(part) - part, part)
+        yield place, low[place] + np.arange(len(place)) - before
+        first = last
+
+
+def request_cost(rows: Columns, cost: Cost) -> Floats:
+    """Service units of each whole request."""
+    return np.asarray(rows.prompt * cost.prompt + rows.cached * cost.cached + rows.output * cost.output, np.float64)
+
+
+def _either(wanted: Ints, other: Ints) -> Ints:
+    """``wanted``, and ``other`` where it is unknown."""
+    return np.asarray(np.where(wanted == UNKNOWN, other, wanted), np.int64)
