@@ -62,21 +62,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows as arrays, one entry a request: places in ``Group.tenants`` and ``types``, microseconds, tokens."""
+    """Rows as arrays of int64, one entry a request, ``UNKNOWN`` where the source does not say."""
 
     tenant: Ints
+    """Place in ``Group.tenants``; likewise ``type``, and ``status`` in ``STATUSES``."""
     type: Ints
     status: Ints
     arrived: Ints
+    """Microseconds since the epoch, as all instants."""
     scheduled: Ints
     first_token: Ints
     finished: Ints
     prompt: Ints
-    """Prompt tokens to compute: those from the prefix cache are ``cached``."""
-    cached: Ints
     output: Ints
-    computed: Ints
-    """Tokens that a served request computes if nothing is done twice; ``UNKNOWN`` where a size is."""
+    cached: Ints
     recomputed: Ints
     preemptions: Ints
 
@@ -214,38 +213,25 @@ class Load:
 
 
 def columns(frame: pl.DataFrame, group: Group) -> Columns:
-    """The rows of ``frame`` (columns ``NEEDED``) as arrays, unknown sizes filled in.
-
-    The size of a request matters where it is unknown only for what waits or was refused, never for what was served.
-    """
+    """The rows of ``frame`` (columns ``NEEDED``) as arrays."""
 
     def places(column: str, names: Sequence[str]) -> Ints:
-        codes = frame[column].cast(pl.Enum(names)).to_physical()
-        return codes.cast(pl.Int64).to_numpy()
+        return frame[column].cast(pl.Enum(names)).to_physical().cast(pl.Int64).to_numpy()
 
     def known(column: str) -> Ints:
         return frame[column].to_physical().cast(pl.Int64).fill_null(UNKNOWN).to_numpy()
 
-    tenant, status = places("tenant", group.tenants), places("status", STATUSES)
-    prompt, output, cached = known("prompt_tokens"), known("output_tokens"), known("cached_tokens")
-    cached = np.where(cached == UNKNOWN, 0, cached)
-    once = prompt - cached + np.maximum(output - 1, 0)
-    once = np.where((prompt == UNKNOWN) | (output == UNKNOWN), UNKNOWN, once)
-    cached = np.where(prompt == UNKNOWN, cached, np.minimum(cached, prompt))
-    prompt = np.where(prompt == UNKNOWN, group.usual_prompt[tenant], prompt)
-    output = np.where((output == UNKNOWN) | (status == REJECTED), group.usual_output[tenant], output)
     return Columns(
-        tenant=tenant,
+        tenant=places("tenant", group.tenants),
         type=places("type", group.types),
-        status=status,
+        status=places("status", STATUSES),
         arrived=known("arrived_at"),
         scheduled=known("scheduled_at"),
         first_token=known("first_token_at"),
         finished=known("finished_at"),
-        prompt=np.maximum(prompt - cached, 0),
-        cached=cached,
-        output=output,
-        computed=once,
+        prompt=known("prompt_tokens"),
+        output=known("output_tokens"),
+        cached=known("cached_tokens"),
         recomputed=known("recomputed_tokens"),
         preemptions=known("preemptions"),
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import polars as pl
@@ -17,6 +20,8 @@ from fairreplay.metrics.load import Bools, Columns, Group, Ints, Load
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.metrics.windows import Grid, grid
 from fairreplay.trace.schema import TIMESTAMP
+
+Result = TypeVar("Result")
 
 SCR_DEGRADED: Final = 0.95
 JFI_DEGRADED: Final = 0.9
@@ -87,8 +92,8 @@ class Measured:
     assumptions: tuple[str, ...]
 
 
-CELLS_MAX: Final = 1 << 21
-ROWS_MAX: Final = 1 << 20
+CELLS_MAX: Final = 1 << 18
+ROWS_MAX: Final = 1 << 18
 """Windows are measured in parts of about so many (window, tenant) cells and requests, which bounds the memory."""
 
 
@@ -181,14 +186,17 @@ def _tables(
     for group in load.groups:
         whole = grid(group.first_us, group.end_us, options)
         windows_max = max(1, min(CELLS_MAX // len(group.tenants), whole.count * ROWS_MAX // group.rows))
-        before = load.lasting(group, whole.start_us)
-        floors_from: types.Arrivals | None = None
-        for part in whole.parts(windows_max):
-            rows = before.followed_by(load.slice(group, part.start_us, part.end_us))
-            tables, floors_from = _measure_part(
-                rows, part, group, config, options, slo, end_us, floors_from, only_windows
-            )
-            stamp = (pl.lit(group.model, pl.String).alias("model"), pl.lit(source).alias("source"))
+        targets = scr.targets_us(slo, group.tenants)
+        stamp = (pl.lit(group.model, pl.String).alias("model"), pl.lit(source).alias("source"))
+
+        def sum_part(
+            rows: Columns, part: Grid, group: Group = group, targets: Ints = targets
+        ) -> tuple[Grid, service.Sums]:
+            return part, service.sums(rows, part, group, targets, end_us, config.cost, options)
+
+        earlier: types.Arrivals | None = None
+        for part, sums in in_order(sum_part, _parts(load, group, whole, windows_max)):
+            tables, earlier = _part_tables(sums, part, group, config, options, targets, earlier, only_windows)
             found.append(
                 _Tables(
                     windows=tables.windows.with_columns(stamp),
@@ -196,42 +204,55 @@ def _tables(
                     types=None if tables.types is None else tables.types.with_columns(stamp),
                 )
             )
-            before = rows.take(rows.lasts_until(part.end_us))
     return found
 
 
-def _measure_part(
-    rows: Columns,
+def _parts(load: Load, group: Group, whole: Grid, windows_max: int) -> Iterator[tuple[Columns, Grid]]:
+    """Parts of the grid in time order, each with the rows that arrived in it or last until it."""
+    before = load.lasting(group, whole.start_us)
+    for part in whole.parts(windows_max):
+        rows = before.followed_by(load.slice(group, part.start_us, part.end_us))
+        if part.end_us < whole.end_us:
+            before = rows.take(rows.lasts_until(part.end_us))
+        yield rows, part
+
+
+def in_order(function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+    """``function(*call)`` of each of ``calls`` in their order, with up to two in work and two waiting at once."""
+    calls = iter(calls)
+    first = list(itertools.islice(calls, 2))
+    if len(first) < 2:
+        yield from (function(*call) for call in first)
+        return
+    with ThreadPoolExecutor(2) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for call in itertools.chain(first, calls):
+            waiting.append(pool.submit(function, *call))
+            if len(waiting) == 4:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _part_tables(
+    sums: service.Sums,
     part: Grid,
     group: Group,
     config: Config,
     options: MeasureOptions,
-    slo: Mapping[str, SloTtft],
-    trace_end_us: int,
-    floors_from: types.Arrivals | None,
+    targets: Ints,
+    earlier: types.Arrivals | None,
     only_windows: bool,
 ) -> tuple[_Tables, types.Arrivals | None]:
-    """Measure the windows of ``part``, and what the floors of the part after it follow from.
-
-    ``rows`` are all that arrived in it or last until it, in order of arrival.
-    """
-    by_tenant = service.Sums(part.count, rows.tenant, len(group.tenants))
-    by_type = service.Sums(part.count, rows.type, len(group.types))
-    for span in service.spans(rows, options.spread):
-        service.add_served(span, part, by_tenant, by_type)
-    service.add_waiting(rows, options.spread, part, by_tenant, by_type)
-    service.add_refused(rows, part, by_tenant, by_type)
-    arrivals = rows.take(rows.arrived >= part.start_us)
-    judged = scr.judged(arrivals, slo, group.tenants, part, options.min_samples, options.refusals, trace_end_us)
+    """The tables of the windows of ``part``, and what the floors of the part after it follow from."""
+    judged = scr.judged(sums.tenants.sums, targets, options.min_samples)
     weights = fair_weights(config, group.tenants)
-    got, backlog = by_tenant.served(config.cost), by_tenant.backlog()
-    demand = got + by_tenant.unmet(config.cost)
+    got, backlog = sums.tenants.served(config.cost), sums.tenants.backlog()
+    demand = got + sums.tenants.unmet(config.cost)
     entitled = entitlements(got.sum(axis=1), weights, demand)
     x = jfi.attainment(got, entitled)
     min_x, whose = jfi.least_served(x, entitled)
-    through = service.backlogged_through(rows, part, len(group.tenants))
-    kinds = types.measured(arrivals, part, len(group.types), by_type, config, floors_from)
-    tax = preemption.taxed_windows(arrivals, part)
+    kinds = types.measured(sums, config, earlier)
     windows = part.frame().with_columns(
         pl.Series("requests", judged.requests.sum(axis=1)),
         *_scr(judged, weights, group.tenants),
@@ -239,11 +260,11 @@ def _measure_part(
         _column("jfi_raw", _jfi_raw(got, config, group.tenants)),
         _column("min_x", min_x),
         _names("min_x_tenant", group.tenants, whose),
-        _column("service_gap", jfi.service_gap(got / weights, through)),
+        _column("service_gap", jfi.service_gap(got / weights, sums.through)),
         _column("tfr", kinds.tfr),
         _column("tfr_raw", kinds.tfr_raw),
         _names("tfr_type", group.types, kinds.whose),
-        _column("recompute_tax", tax),
+        _column("recompute_tax", preemption.taxes(sums.windows)),
         pl.Series("drain", part.starts_us() > group.last_us),
     )
     windows = windows.with_columns(degraded().alias("degraded"))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from fairreplay.metrics import kernel
 from fairreplay.metrics.entitlement import Floats
-from fairreplay.metrics.load import UNKNOWN, Columns, Ints
-from fairreplay.metrics.windows import Grid
+from fairreplay.metrics.kernel import THRASH_TOTAL
+from fairreplay.metrics.load import Ints
 
-THRASH_TOTAL = 3
-"""A request with this many preemptions thrashes (two within 60 s do too, where a log gives their instants)."""
 THRASH_CLOSE = 2
 THRASH_WITHIN_US = 60_000_000
 
@@ -59,10 +58,9 @@ def taxed(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def taxed_windows(rows: Columns, grid: Grid) -> Floats:
-    """As ``taxed``, by window of ``grid``, in which all ``rows`` arrived; NaN where nothing is known."""
-    known = (rows.recomputed != UNKNOWN) & (rows.first_token != UNKNOWN) & (rows.computed != UNKNOWN)
-    window = grid.index(rows.arrived[known])
-    redone = np.bincount(window, rows.recomputed[known], minlength=grid.count)
-    computed = redone + np.bincount(window, rows.computed[known], minlength=grid.count)
-    return np.asarray(np.where(computed > 0, redone / np.where(computed > 0, computed, 1), np.nan), np.float64)
+def taxes(windows: Ints) -> Floats:
+    """Recompute tax of each window (``service.Sums.windows``); NaN where nothing is known."""
+    computed = windows[:, kernel.COMPUTED]
+    return np.asarray(
+        np.where(computed > 0, windows[:, kernel.REDONE] / np.where(computed > 0, computed, 1), np.nan), np.float64
+    )

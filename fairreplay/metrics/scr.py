@@ -11,13 +11,14 @@ import polars as pl
 
 from fairreplay.config.model import QUANTILES, Config, MinSamples, SloTtft
 from fairreplay.errors import UsageError
+from fairreplay.metrics import kernel
 from fairreplay.metrics.entitlement import Floats
-from fairreplay.metrics.load import CANCELLED, FAILED, REJECTED, UNFINISHED, UNKNOWN, Bools, Columns, Ints, Load
+from fairreplay.metrics.load import Bools, Ints, Load
+from fairreplay.metrics.service import NO_TARGET
 from fairreplay.metrics.windows import Grid
 
 Q: Final = {"p50": 50, "p90": 90, "p99": 99}
 ASSUMED_FACTOR: Final = 1.5
-NO_TARGET: Final = -1
 
 Number = TypeVar("Number", int, Ints, pl.Expr)
 
@@ -53,80 +54,44 @@ class Judged:
     """Decided, and no judged quantile is above its target."""
 
 
-def targets_us(slo: Mapping[str, SloTtft], tenants: Sequence[str]) -> dict[str, Ints]:
-    """By quantile, each tenant's TTFT target in microseconds; ``NO_TARGET`` where it has none."""
-    return {
-        quantile: np.array(
-            [round(getattr(slo[name], quantile) * 1000) if name in slo else NO_TARGET for name in tenants], np.int64
-        )
-        for quantile in QUANTILES
-    }
+def targets_us(slo: Mapping[str, SloTtft], tenants: Sequence[str]) -> Ints:
+    """Each tenant's TTFT targets in microseconds, shape (tenants, 3); ``NO_TARGET`` where it has none."""
+    return np.array(
+        [
+            [round(getattr(slo[name], quantile) * 1000) for quantile in QUANTILES] if name in slo else [NO_TARGET] * 3
+            for name in tenants
+        ],
+        np.int64,
+    ).reshape(-1, 3)
 
 
-def judged(
-    rows: Columns,
-    slo: Mapping[str, SloTtft],
-    tenants: Sequence[str],
-    grid: Grid,
-    min_samples: MinSamples,
-    refusals: str,
-    trace_end_us: int,
-) -> Judged:
-    """Judge every tenant in every window, by the requests of ``rows`` that arrived in it.
+def judged(cells: Ints, targets: Ints, min_samples: MinSamples) -> Judged:
+    """Judge every tenant in every window (``service.Sums.tenants``), by the requests that arrived in it.
 
-    Refused and failed requests, and cancelled ones, without a first token are infinitely late (``refusals = "drop"``
+    Refused and failed requests, and cancelled ones, without a first token are infinitely late (``--refusals drop``
     leaves refused ones out). One still waiting at the trace's end with age a misses q if a > s_q and is else left out
     of n for q. An ``ok`` row without times says nothing.
     """
-    size = grid.count * len(tenants)
-    cell = grid.index(rows.arrived) * len(tenants) + rows.tenant
-
-    def count(which: Bools) -> Ints:
-        return np.bincount(cell[which], minlength=size)
-
-    answered, late = samples(rows, refusals)
-    ttft = rows.first_token - rows.arrived
-    waits = np.flatnonzero((rows.status == UNFINISHED) & ~answered)
-    age = trace_end_us - rows.arrived[waits]
-    base = count(answered | late)
-    goals = targets_us(slo, tenants)
-    has_target = np.array([name in slo for name in tenants], np.bool_)
-    decided, passed = np.zeros(size, np.bool_), np.ones(size, np.bool_)
-    for quantile in QUANTILES:
-        target = goals[quantile]
-        met = count(answered & (ttft <= target[rows.tenant]))
-        overdue = waits[age > target[rows.tenant[waits]]]
-        n = base + np.bincount(cell[overdue], minlength=size)
+    base = cells[:, :, kernel.ANSWERED] + cells[:, :, kernel.LATE]
+    decided, passed = np.zeros(base.shape, np.bool_), np.ones(base.shape, np.bool_)
+    for place, quantile in enumerate(QUANTILES):
+        n = base + cells[:, :, kernel.OVERDUE + place]
         enough = n >= getattr(min_samples, quantile)
         decided |= enough
-        passed &= ~enough | (met >= needed(Q[quantile], n))
-    shape = (grid.count, len(tenants))
-    decided = decided.reshape(shape) & has_target
-    requests = np.bincount(cell, minlength=size).reshape(shape)
-    return Judged(requests=requests, decided=decided, passed=passed.reshape(shape) & decided)
+        passed &= ~enough | (cells[:, :, kernel.MET + place] >= needed(Q[quantile], n))
+    decided &= targets[:, 0] != NO_TARGET
+    return Judged(requests=cells[:, :, kernel.REQUESTS], decided=decided, passed=passed & decided)
 
 
-def samples(rows: Columns, refusals: str) -> tuple[Bools, Bools]:
-    """Which rows have a TTFT, and which have none and are infinitely late."""
-    answered = np.asarray(rows.first_token != UNKNOWN)
-    gone = (rows.status == FAILED) | (rows.status == CANCELLED)
-    if refusals == "miss":
-        gone |= rows.status == REJECTED
-    return answered, np.asarray(gone & ~answered)
-
-
-def quantiles_us(rows: Columns, grid: Grid, tenants: int, refusals: str) -> dict[str, Floats]:
+def quantiles_us(cells: Ints, answered_cell: Ints, answered_us: Ints) -> dict[str, Floats]:
     """P50, P90 and P99 of TTFT by nearest rank, shape (windows, tenants), microseconds.
 
     Infinite where the rank falls on a request that never got a first token, NaN without samples. Requests that still
     wait are left out.
     """
-    size = grid.count * tenants
-    cell = grid.index(rows.arrived) * tenants + rows.tenant
-    answered, late = samples(rows, refusals)
-    known = np.bincount(cell[answered], minlength=size)
-    _, ordered = sorted_by_cell(cell[answered], (rows.first_token - rows.arrived)[answered])
-    n = known + np.bincount(cell[late], minlength=size)
+    known = cells[:, :, kernel.ANSWERED].reshape(-1)
+    n = known + cells[:, :, kernel.LATE].reshape(-1)
+    _, ordered = sorted_by_cell(answered_cell, answered_us)
     first = np.cumsum(known) - known
     found = {}
     for quantile, q in Q.items():
@@ -134,7 +99,7 @@ def quantiles_us(rows: Columns, grid: Grid, tenants: int, refusals: str) -> dict
         value = np.where(n > 0, np.inf, np.nan)
         inside = (n > 0) & (rank <= known)
         value[inside] = ordered[(first + rank - 1)[inside]]
-        found[quantile] = value.reshape(grid.count, tenants)
+        found[quantile] = value.reshape(cells.shape[:2])
     return found
 
 

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairreplay.config.model import Config, Cost, Floor
+from fairreplay.config.model import Config, Floor
+from fairreplay.metrics import kernel
 from fairreplay.metrics.entitlement import Floats
-from fairreplay.metrics.load import Columns, Ints
-from fairreplay.metrics.service import Sums, request_cost
-from fairreplay.metrics.windows import Grid
+from fairreplay.metrics.load import Ints
+from fairreplay.metrics.service import Sums
 
 SMALL_FLOOR = 0.005
 """A type whose floor is smaller part of a window's tokens than this is never below it."""
-NOISE = 1e-9
-"""A smaller spread of costs, as part of their mean, is rounding."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +57,17 @@ class Arrivals:
         return self.share, self.cv, self.sigma
 
 
-def arrivals(rows: Columns, grid: Grid, kinds: int, cost: Cost) -> Arrivals:
-    """Shares and spread of the requests of ``rows``, all of which arrived in ``grid``."""
-    shape, size = (grid.count, kinds), grid.count * kinds
-    cell, price = grid.index(rows.arrived) * kinds + rows.type, request_cost(rows, cost)
-    n = np.bincount(cell, minlength=size)
-    mean = np.bincount(cell, price, minlength=size) / np.maximum(n, 1)
-    squares = np.bincount(cell, (price - mean[cell]) ** 2, minlength=size)
-    sigma = np.sqrt(squares / np.maximum(n, 1))
-    sigma[sigma <= NOISE * mean] = 0.0
-    cv = sigma / np.where(mean > 0, mean, 1.0)
-    total = n.reshape(shape).sum(axis=1, keepdims=True)
-    return Arrivals(total[:, 0] > 0, n.reshape(shape) / np.maximum(total, 1), cv.reshape(shape), sigma.reshape(shape))
+def arrivals(costs: Floats) -> Arrivals:
+    """Shares and spread from the sums of ``service.Sums.costs``."""
+    n, mean = costs[:, :, kernel.COUNT], costs[:, :, kernel.MEAN]
+    sigma = np.sqrt(costs[:, :, kernel.SQUARES] / np.maximum(n, 1))
+    total = n.sum(axis=1, keepdims=True)
+    return Arrivals(
+        any=total[:, 0] > 0,
+        share=n / np.maximum(total, 1),
+        cv=sigma / np.where(mean > 0, mean, 1.0),
+        sigma=sigma,
+    )
 
 
 @dataclass(frozen=True)
@@ -87,16 +84,14 @@ class TypesMeasured:
     """What the floors of the next window follow from."""
 
 
-def measured(
-    rows: Columns, grid: Grid, kinds: int, sums: Sums, config: Config, earlier: Arrivals | None
-) -> TypesMeasured:
-    """Floors, ratios and leaks; ``rows`` arrived in ``grid``, ``earlier`` is the last window before with arrivals."""
-    got = sums.served(config.cost)
-    demand = got + sums.unmet(config.cost)
-    came = arrivals(rows, grid, kinds, config.cost)
+def measured(sums: Sums, config: Config, earlier: Arrivals | None) -> TypesMeasured:
+    """Floors, ratios and leaks; ``earlier`` is the last window with arrivals before those of ``sums``."""
+    got = sums.types.served(config.cost)
+    demand = got + sums.types.unmet(config.cost)
+    came = arrivals(sums.costs)
     follows = came.before(earlier)
     rho = floors(follows.share, follows.cv, follows.sigma, config.floor)
-    ratio = ratios(got, demand, rho, sums.backlog())
+    ratio = ratios(got, demand, rho, sums.types.backlog())
     total = got.sum(axis=1, keepdims=True)
     actual = np.where(total > 0, got / np.where(total > 0, total, 1.0), np.nan)
     raw = np.where(rho > 0, actual / np.where(rho > 0, rho, 1.0), np.nan)
