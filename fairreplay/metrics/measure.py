@@ -189,19 +189,28 @@ def _tables(
         targets = scr.targets_us(slo, group.tenants)
         stamp = (pl.lit(group.model, pl.String).alias("model"), pl.lit(source).alias("source"))
 
-        def sum_part(
+        def sums_of(
             rows: Columns, part: Grid, group: Group = group, targets: Ints = targets
-        ) -> tuple[Grid, service.Sums]:
-            return part, service.sums(rows, part, group, targets, end_us, config.cost, options)
+        ) -> tuple[service.Sums, _Tables]:
+            sums = service.sums(rows, part, group, targets, end_us, config.cost, options)
+            return sums, _tenant_tables(sums, part, group, config, options, targets, only_windows)
 
         earlier: types.Arrivals | None = None
-        for part, sums in in_order(sum_part, _parts(load, group, whole, windows_max)):
-            tables, earlier = _part_tables(sums, part, group, config, options, targets, earlier, only_windows)
+        parts = whole.parts(windows_max)
+        for sums, tables in in_order(sums_of, _parts(load, group, whole, windows_max)):
+            kinds = types.measured(sums, config, earlier)
+            earlier = kinds.last
+            windows = tables.windows.with_columns(
+                _column("tfr", kinds.tfr),
+                _column("tfr_raw", kinds.tfr_raw),
+                _names("tfr_type", group.types, kinds.whose),
+            ).with_columns(degraded().alias("degraded"))
+            table = _long(next(parts), "type", group.types, kinds.demand > 0, **kinds.columns)
             found.append(
                 _Tables(
-                    windows=tables.windows.with_columns(stamp),
+                    windows=windows.with_columns(stamp),
                     tenants=None if tables.tenants is None else tables.tenants.with_columns(stamp),
-                    types=None if tables.types is None else tables.types.with_columns(stamp),
+                    types=None if only_windows else table.with_columns(stamp),
                 )
             )
     return found
@@ -234,17 +243,16 @@ def in_order(function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) 
             yield waiting.popleft().result()
 
 
-def _part_tables(
+def _tenant_tables(
     sums: service.Sums,
     part: Grid,
     group: Group,
     config: Config,
     options: MeasureOptions,
     targets: Ints,
-    earlier: types.Arrivals | None,
     only_windows: bool,
-) -> tuple[_Tables, types.Arrivals | None]:
-    """The tables of the windows of ``part``, and what the floors of the part after it follow from."""
+) -> _Tables:
+    """The tables of the windows of ``part``, type fairness left out: its floors follow from the part before."""
     judged = scr.judged(sums.tenants.sums, targets, options.min_samples)
     weights = fair_weights(config, group.tenants)
     got, backlog = sums.tenants.served(config.cost), sums.tenants.backlog()
@@ -252,7 +260,6 @@ def _part_tables(
     entitled = entitlements(got.sum(axis=1), weights, demand)
     x = jfi.attainment(got, entitled)
     min_x, whose = jfi.least_served(x, entitled)
-    kinds = types.measured(sums, config, earlier)
     windows = part.frame().with_columns(
         pl.Series("requests", judged.requests.sum(axis=1)),
         *_scr(judged, weights, group.tenants),
@@ -261,15 +268,11 @@ def _part_tables(
         _column("min_x", min_x),
         _names("min_x_tenant", group.tenants, whose),
         _column("service_gap", jfi.service_gap(got / weights, sums.through)),
-        _column("tfr", kinds.tfr),
-        _column("tfr_raw", kinds.tfr_raw),
-        _names("tfr_type", group.types, kinds.whose),
         _column("recompute_tax", preemption.taxes(sums.windows)),
         pl.Series("drain", part.starts_us() > group.last_us),
     )
-    windows = windows.with_columns(degraded().alias("degraded"))
     if only_windows:
-        return _Tables(windows, None, None), kinds.last
+        return _Tables(windows, None, None)
     tenants = _long(
         part,
         "tenant",
@@ -284,7 +287,7 @@ def _part_tables(
         decided=judged.decided,
         passed=judged.passed,
     ).with_columns(pl.when("decided").then("passed").alias("pass"))
-    return _Tables(windows, tenants, _long(part, "type", group.types, kinds.demand > 0, **kinds.columns)), kinds.last
+    return _Tables(windows, tenants, None)
 
 
 def degraded() -> pl.Expr:
