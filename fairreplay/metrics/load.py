@@ -6,7 +6,6 @@ that is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -38,17 +37,18 @@ MAY_BE_UNKNOWN: Final = (
 NEEDED: Final = (
     "tenant",
     "type",
+    "status",
     "arrived_at",
     "scheduled_at",
     "first_token_at",
     "finished_at",
-    "status",
     "prompt_tokens",
     "output_tokens",
     "cached_tokens",
-    "preemptions",
     "recomputed_tokens",
+    "preemptions",
 )
+"""In the order of ``Columns``."""
 
 
 @dataclass(frozen=True)
@@ -227,26 +227,11 @@ class Load:
 def columns(frame: pl.DataFrame, group: Group) -> Columns:
     """The rows of ``frame`` (columns ``NEEDED``) as arrays."""
 
-    def places(column: str, names: Sequence[str]) -> Ints:
-        return frame[column].cast(pl.Enum(names)).to_physical().cast(pl.Int64).to_numpy()
-
-    def known(column: str) -> Ints:
-        return frame[column].to_physical().cast(pl.Int64).fill_null(UNKNOWN).to_numpy()
-
-    return Columns(
-        tenant=places("tenant", group.tenants),
-        type=places("type", group.types),
-        status=places("status", STATUSES),
-        arrived=known("arrived_at"),
-        scheduled=known("scheduled_at"),
-        first_token=known("first_token_at"),
-        finished=known("finished_at"),
-        prompt=known("prompt_tokens"),
-        output=known("output_tokens"),
-        cached=known("cached_tokens"),
-        recomputed=known("recomputed_tokens"),
-        preemptions=known("preemptions"),
-    )
+    names = {"tenant": group.tenants, "type": group.types, "status": STATUSES}
+    places = (pl.col(column).cast(pl.Enum(known)).to_physical() for column, known in names.items())
+    numbers = (pl.col(column).to_physical() for column in NEEDED if column not in names)
+    table = frame.select(column.cast(pl.Int64).fill_null(UNKNOWN) for column in (*places, *numbers))
+    return Columns(*(table[column].to_numpy() for column in NEEDED))
 
 
 def _is_model(model: str | None) -> pl.Expr:

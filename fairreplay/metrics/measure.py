@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from fairreplay.config.model import Config, SloTtft
@@ -338,8 +339,7 @@ def _long(part: Grid, key: str, names: Sequence[str], which: Bools, **columns: N
 
 
 def _column(name: str, values: NDArray[Any]) -> pl.Series:
-    series = pl.Series(name, values)
-    return series.fill_nan(None) if series.dtype == pl.Float64 else series
+    return pl.Series(name, values, nan_to_null=True)
 
 
 def _names(name: str, names: Sequence[str], index: Ints) -> pl.Series:
@@ -351,9 +351,8 @@ def _names(name: str, names: Sequence[str], index: Ints) -> pl.Series:
 def _lists(name: str, which: Bools, names: Sequence[str]) -> pl.Series:
     """The names of each row's true entries, shape (rows, names) to (rows,)."""
     _, place = np.nonzero(which)
-    ends = np.cumsum(which.sum(axis=1))
-    flat = _names(name, names, place).to_list()
-    lists = [flat[first:last] for first, last in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
+    ends = np.concatenate([[0], np.cumsum(which.sum(axis=1))])
+    lists = pa.LargeListArray.from_arrays(pa.array(ends), _names(name, names, place).to_arrow())
     return pl.Series(name, lists, dtype=pl.List(pl.String))
 
 
