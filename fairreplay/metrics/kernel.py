@@ -164,6 +164,7 @@ def add_requests(
     from_cache: Ints,
     recomputed: Ints,
     preemptions: Ints,
+    weights: NDArray[np.float64],
     usual_prompt: Ints,
     usual_output: Ints,
     targets: Ints,
@@ -178,6 +179,7 @@ def add_requests(
     by_type: Ints,
     by_window: Ints,
     costs: NDArray[np.float64],
+    in_force: NDArray[np.float64],
     through: Ints,
     runs: Ints,
     cell: Ints,
@@ -189,6 +191,8 @@ def add_requests(
         targets: shape (tenants, 3), TTFT targets of P50, P90, P99; negative where there is none.
         by_tenant, by_type: shape (windows + 1, keys, fields), the last window takes what leaves after the grid.
         by_window: shape (windows, ``WINDOW_FIELDS``); ``costs``: shape (windows, types, 3).
+        weights: weight that a request was served with, NaN where unknown; ``in_force``: shape (windows, tenants, 2),
+            number and mean of those of the arrivals.
         through: shape (windows + 1, tenants), changes; ``runs``: shape (tenants, 2), the wait that goes on, all 0.
         cell, ttft: shape (requests,), filled with window * tenants + tenant and TTFT of those that were answered.
 
@@ -304,6 +308,11 @@ def add_requests(
             by_window[arrival, COMPUTED] += (
                 recomputed[row] + prompts[row] - max(from_cache[row], 0) + max(outputs[row] - 1, 0)
             )
+        if weights[row] > 0:
+            in_force[arrival, tenant, COUNT] += 1
+            in_force[arrival, tenant, MEAN] += (weights[row] - in_force[arrival, tenant, MEAN]) / in_force[
+                arrival, tenant, COUNT
+            ]
         if preemptions[row] != UNKNOWN:
             by_window[arrival, TOLD] += 1
             by_window[arrival, PREEMPTIONS] += preemptions[row]

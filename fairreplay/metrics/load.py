@@ -47,6 +47,7 @@ NEEDED: Final = (
     "cached_tokens",
     "recomputed_tokens",
     "preemptions",
+    "weight",
 )
 """In the order of ``Columns``."""
 
@@ -72,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows as arrays of int64, one entry a request, ``UNKNOWN`` where the source does not say."""
+    """Rows as arrays (of int64, but for weights), one entry a request, ``UNKNOWN`` where the source does not say."""
 
     tenant: Ints
     """Place in ``Group.tenants``; likewise ``type``, and ``status`` in ``STATUSES``."""
@@ -88,6 +89,8 @@ class Columns:
     cached: Ints
     recomputed: Ints
     preemptions: Ints
+    weight: NDArray[np.float64]
+    """NaN where the source does not say."""
 
     def __len__(self) -> int:
         return len(self.arrived)
@@ -229,8 +232,11 @@ def columns(frame: pl.DataFrame, group: Group) -> Columns:
 
     names = {"tenant": group.tenants, "type": group.types, "status": STATUSES}
     places = (pl.col(column).cast(pl.Enum(known)).to_physical() for column, known in names.items())
-    numbers = (pl.col(column).to_physical() for column in NEEDED if column not in names)
-    table = frame.select(column.cast(pl.Int64).fill_null(UNKNOWN) for column in (*places, *numbers))
+    numbers = (pl.col(column).to_physical() for column in NEEDED if column not in (*names, "weight"))
+    table = frame.select(
+        *(column.cast(pl.Int64).fill_null(UNKNOWN) for column in (*places, *numbers)),
+        pl.col("weight").cast(pl.Float64).fill_null(float("nan")),
+    )
     return Columns(*(table[column].to_numpy() for column in NEEDED))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fairreplay.config.model import Config, SloTtft
 from fairreplay.metrics import jfi, preemption, scr, service, types
+from fairreplay.metrics import weights as in_force
 from fairreplay.metrics.entitlement import Floats, entitlements, fair_weights
 from fairreplay.metrics.load import Bools, Columns, Group, Ints, Load
 from fairreplay.metrics.options import MeasureOptions
@@ -48,6 +49,10 @@ WINDOW_SCHEMA: Final[dict[str, pl.DataType]] = {
     "tfr_raw": pl.Float64(),
     "tfr_type": pl.String(),
     "recompute_tax": pl.Float64(),
+    "preemptions": pl.Int64(),
+    "preempted_requests": pl.Int64(),
+    "thrashing_requests": pl.Int64(),
+    "fair_loss_raw": pl.Float64(),
     "drain": pl.Boolean(),
     "degraded": pl.Boolean(),
 }
@@ -65,8 +70,17 @@ TENANT_SCHEMA: Final[dict[str, pl.DataType]] = {
     "x": pl.Float64(),
     "pass": pl.Boolean(),
     "backlog": pl.Boolean(),
+    "ttft_p50_ms": pl.Float64(),
+    "ttft_p90_ms": pl.Float64(),
+    "ttft_p99_ms": pl.Float64(),
+    "tail_ratio": pl.Float64(),
+    "weight": pl.Float64(),
+    "skew": pl.Float64(),
 }
-"""One row per window and tenant with requests or demand. Amounts in service units."""
+"""One row per window and tenant with requests or demand. Amounts in service units.
+
+TTFT by nearest rank, null without samples and where the rank falls on a request that never got a first token;
+``tail_ratio`` = P99/P50. ``weight`` is the one in force, ``skew`` that over the committed share, null without one."""
 
 TYPE_SCHEMA: Final[dict[str, pl.DataType]] = {
     "start": TIMESTAMP,
@@ -270,10 +284,17 @@ def _tenant_tables(
         _names("min_x_tenant", group.tenants, whose),
         _column("service_gap", jfi.service_gap(got / weights, sums.through)),
         _column("recompute_tax", preemption.taxes(sums.windows)),
+        *preemption.counts(sums.windows),
+        _column("fair_loss_raw", jfi.fair_loss_raw(weights, got)),
         pl.Series("drain", part.starts_us() > group.last_us),
     )
     if only_windows:
         return _Tables(windows, None, None)
+    ttft_us = scr.quantiles_us(sums.tenants.sums, sums.answered_cell, sums.answered_us)
+    ttft_ms = {q: np.where(np.isfinite(value), value / 1000, np.nan) for q, value in ttft_us.items()}
+    stated = in_force.configured(config, group.tenants, part.starts_us())
+    weight = np.where(np.isnan(sums.in_force), stated, sums.in_force)
+    committed = config.commitments()
     tenants = _long(
         part,
         "tenant",
@@ -287,6 +308,10 @@ def _tenant_tables(
         backlog=backlog,
         decided=judged.decided,
         passed=judged.passed,
+        **{f"ttft_{q}_ms": value for q, value in ttft_ms.items()},
+        tail_ratio=ttft_ms["p99"] / np.where(ttft_ms["p50"] > 0, ttft_ms["p50"], np.nan),
+        weight=weight,
+        skew=in_force.skews(weight, np.array([committed.get(name, 0) for name in group.tenants], np.float64)),
     ).with_columns(pl.when("decided").then("passed").alias("pass"))
     return _Tables(windows, tenants, None)
 
