@@ -154,6 +154,10 @@ class Load:
         arrived, first = table["arrived_at"].to_numpy(), table["first_token_at"].to_numpy()
         return arrived, first - arrived
 
+    def unknown(self, column: str) -> int:
+        """Rows that say nothing in ``column`` (one of ``MAY_BE_UNKNOWN``)."""
+        return self._nulls[column]
+
     def all_null(self, column: str) -> bool:
         """No row says anything in ``column`` (and there are rows)."""
         return self._nulls[column] == sum(group.rows for group in self.groups) > 0

@@ -394,10 +394,20 @@ def _assumptions(
         )
     if not slo:
         said.append("no SLO: none is set and the rows have no first tokens, so SCR is not judged")
-    if load.all_null("scheduled_at"):
+    if load.all_null("first_token_at") and load.all_null("finished_at"):
+        said.append(
+            "no decisions are logged (arrivals only): nothing is known to have been served, so fairness of service is "
+            "not judged; a baseline replay stands for production (simulated baseline)"
+        )
+    elif load.all_null("scheduled_at"):
         said.append("scheduled_at is unknown: a request is taken to wait until its first token")
     if load.all_null("preemptions"):
         said.append("preemptions are unknown in this source; they are not counted as none")
+    if load.groups and len({kind for group in load.groups for kind in group.types}) == 1:
+        said.append("all requests are of one type, so type fairness has nothing to compare")
+    unknown = max(load.unknown("prompt_tokens"), load.unknown("output_tokens"))
+    if unknown:
+        said.append(f"sizes are unknown in {unknown} rows: what they ask for is taken to be their tenant's median")
     if not any(tenant.committed_tokens_per_month or tenant.weight for tenant in config.tenants.values()):
         said.append("no commitments or weights are set: every tenant is entitled to the same share")
     if options.refusals == "drop":
