@@ -112,6 +112,10 @@ class Columns:
         return np.asarray(waits_on | (last >= instant))
 
 
+ROWS_HELD_MAX: Final = 1 << 24
+"""A scan of no more rows is read once and held (some 100 bytes a row); a longer one is read slice by slice."""
+
+
 class Load:
     """An outcome (canonical columns): its model groups, by name, those that name no model first."""
 
@@ -120,6 +124,9 @@ class Load:
     def __init__(self, outcome: pl.DataFrame | pl.LazyFrame) -> None:
         self._lazy = outcome.lazy()
         self._in_memory = isinstance(outcome, pl.DataFrame)
+        if not self._in_memory and self._count() <= ROWS_HELD_MAX:
+            self._lazy = self._lazy.select("model", *NEEDED).collect(engine="streaming").lazy()
+            self._in_memory = True
         self._held: dict[str | None, tuple[pl.DataFrame, Ints]] = {}
         self.groups = tuple(self._survey())
 
@@ -216,6 +223,9 @@ class Load:
                 )
             )
         return found
+
+    def _count(self) -> int:
+        return int(self._lazy.select(pl.len()).collect(engine="streaming").item())
 
     def _names_no_model(self) -> bool:
         models = self._collect(self._lazy.select("model"))["model"]

@@ -107,8 +107,8 @@ class Measured:
     assumptions: tuple[str, ...]
 
 
-CELLS_MAX: Final = 1 << 18
-ROWS_MAX: Final = 1 << 18
+CELLS_MAX: Final = 1 << 19
+ROWS_MAX: Final = 1 << 19
 """Windows are measured in parts of about so many (window, tenant) cells and requests, which bounds the memory."""
 
 
