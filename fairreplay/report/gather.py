@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.causes.review import Source, sources
+from fairreplay.causes.review import Source, period_of, sources
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -29,6 +29,7 @@ def report_document(
 
     A replay belongs if it was made from this store's content with this config over this period; others are left out.
     """
+    options = period_of(store, options)
     found = sources(store, config, options)
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]
