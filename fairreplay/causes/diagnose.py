@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
@@ -14,7 +13,14 @@ from fairreplay.causes import words
 from fairreplay.causes.counterfactual import Intervention, Judged, Scene, inputs, judge, simulate, stage
 from fairreplay.causes.episodes import DEFICIT_MINOR, METRICS, MINOR, Episode
 from fairreplay.causes.fit import Fitted, fit
-from fairreplay.causes.in_force import RECENT, in_force, listed_changes, policies_in_force, with_known_policies
+from fairreplay.causes.in_force import (
+    RECENT,
+    in_force,
+    listed_changes,
+    policies_in_force,
+    starving_policy_changes,
+    with_known_policies,
+)
 from fairreplay.causes.levels import BASELINE, WINDOWS_BEFORE, levels
 from fairreplay.causes.players import CLASSES, Player, players
 from fairreplay.causes.shapley import Coalition, coalitions, ordered_shapley
@@ -236,6 +242,7 @@ def gather(case: _Case, episode: Episode) -> Evidence:
         levels=level,
         bursts=bursts,
         growth=growth,
+        begins=begins,
         start=episode.start,
         end=episode.end,
         tenants=of_model(case.measured.tenants, episode.model),
@@ -244,7 +251,7 @@ def gather(case: _Case, episode: Episode) -> Evidence:
         model=episode.model,
         changes=tuple(changes),
         policies=policies_in_force(case.config, episode.model, episode.start, episode.end),
-        policy_changed=any("policy" in change.keys for change in changes),
+        policy_changed=bool(starving_policy_changes(changes, begins)),
     )
 
 
