@@ -7,7 +7,7 @@ cause is taken away. Everything here turns into JSON (``document``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 CAUSES: Final = ("burst", "preemption_thrash", "type_starvation", "weight_skew", "capacity_shortfall")
@@ -135,3 +135,8 @@ class Verdict:
     inferred: Inferred | None = None
     assumptions: tuple[str, ...] = ()
     """What a reader must know, e.g. ``simulated baseline``, no preemption counts, no baseline windows."""
+
+
+def document(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as JSON, every number unrounded: what ``counterfactual.recompute`` and a reader's doubt need."""
+    return asdict(verdict)
