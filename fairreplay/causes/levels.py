@@ -73,7 +73,7 @@ def levels(rows: pl.DataFrame, windows: pl.DataFrame, start: datetime, end: date
         inside["type"].cast(pl.Enum(types)).to_physical().to_numpy(),
     )
     flat = np.ravel_multi_index(cell, shape)
-    tokens = (inside["prompt"] + inside["cached"] + inside["output"]).to_numpy()
+    tokens = inside.select(_size("prompt_tokens") + _size("output_tokens")).to_series().to_numpy()
     size = int(np.prod(shape))
     return Levels(
         starts=tuple(starts),

@@ -461,6 +461,8 @@ def strongest(found: Mapping[str, Signature], causes: Sequence[str]) -> list[str
             return 1.0
         if cause == "type_starvation":
             return one.threshold / max(one.number, 1e-3)
+        if cause == "preemption_thrash":
+            return max(one.number / one.threshold, (one.details["recompute_tax"] or 0.0) / THRASH_TAX)
         if cause == "weight_skew":
             return _away(one.number) / one.threshold
         return one.number / one.threshold

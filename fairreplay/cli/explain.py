@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from fairreplay.causes.episodes import Episode
     from fairreplay.causes.verdict import Recommendation, Verdict
 
+SHORT = {
+    "preemption_thrash": "thrash",
+    "type_starvation": "starvation",
+    "weight_skew": "skew",
+    "capacity_shortfall": "capacity",
+}
 METRICS = ("scr", "jfi", "tfr")
 TENANTS_SHOWN = 12
 
@@ -153,8 +159,10 @@ def _verdict(episode: Episode, verdict: Verdict) -> list[str]:
         parts.append("\n".join(f"{name}: {printable(one.says)}" for name, one in verdict.signatures.items()))
     if verdict.counterfactuals:
         parts.append("Replays of the episode\n" + _replays(verdict))
-    for one in verdict.recommendations:
-        parts.append(_recommendation(one))
+    parts += [_recommendation(one) for one in verdict.recommendations if one.cause]
+    others = [one for one in verdict.recommendations if not one.cause]
+    if others:
+        parts.append("Listed changes in force, each taken back on its own\n" + _reverted(others))
     if verdict.assumptions:
         parts.append("Assumed: " + "; ".join(printable(said) for said in verdict.assumptions))
     return parts
@@ -193,7 +201,7 @@ def _judges(verdict: Verdict) -> str:
 def _replays(verdict: Verdict) -> str:
     rows: list[list[object]] = [
         [
-            "without " + " + ".join(one.without) if one.without else "as it was (baseline)",
+            " + ".join(SHORT.get(cause, cause) for cause in one.without) or "(nothing: the baseline)",
             *(_fixed(one.metrics.get(name)) for name in METRICS),
             *(_fixed(one.deficits.get(name)) for name in METRICS),
         ]
@@ -205,9 +213,9 @@ def _replays(verdict: Verdict) -> str:
 
 
 def _recommendation(one: Recommendation) -> str:
-    head = f"{'Recommended' if one.cause else 'Reverted'}: {one.title} (removes {one.removed:.0%} of the deficit)"
-    if one.hurts_period:
-        head += ". It helps this episode and hurts the period"
+    from fairreplay.causes.words import effect_of
+
+    head = f"Recommended against {one.cause}: {one.title} ({effect_of(one)})"
     rows = [_effect("episode", one.before, one.after)]
     if one.period_before is not None and one.period_after is not None:
         rows.append(_effect("period", one.period_before, one.period_after))
@@ -215,6 +223,14 @@ def _recommendation(one: Recommendation) -> str:
     if one.snippet:
         lines += ["    " + printable(line) for line in one.snippet.split("\n")]
     return "\n".join(lines)
+
+
+def _reverted(found: Sequence[Recommendation]) -> str:
+    rows: list[list[object]] = [
+        [one.title.removeprefix("Take back the "), f"{one.removed_all:+.0%}", *_effect("", one.before, one.after)[1:]]
+        for one in found
+    ]
+    return table(("change", "removes", "SCR", "JFI", "TFR", "least x"), rows)
 
 
 def _effect(name: str, before: Mapping[str, float | None], after: Mapping[str, float | None]) -> list[object]:

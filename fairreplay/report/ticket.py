@@ -12,6 +12,7 @@ from typing import Final
 
 from fairreplay.causes.episodes import METRICS, Episode
 from fairreplay.causes.verdict import UNEXPLAINED, Recommendation, Verdict
+from fairreplay.causes.words import effect_of
 from fairreplay.report import text
 
 NAMES_MAX: Final = 20
@@ -77,7 +78,11 @@ def _verdict(verdict: Verdict) -> list[str]:
         ]
     if verdict.recommendations:
         parts.append("## What to change")
-        parts += [_recommendation(one) for one in verdict.recommendations]
+        parts += [_recommendation(one) for one in verdict.recommendations if one.cause]
+        others = [one for one in verdict.recommendations if not one.cause]
+        if others:
+            rows = [(escaped(one.title), effect_of(one)) for one in others]
+            parts += ["### Listed changes in force, each taken back on its own", _table(("change", "effect"), rows)]
     if verdict.assumptions:
         parts.append("## Assumed\n\n" + "\n".join(f"- {escaped(said)}" for said in verdict.assumptions))
     if verdict.counterfactuals:
@@ -115,9 +120,7 @@ def _recommendation(one: Recommendation) -> str:
     if one.period_before is not None and one.period_after is not None:
         rows.append(_effect("period before", one.period_before, columns))
         rows.append(_effect("period after", one.period_after, columns))
-    lines = [f"### {escaped(one.title)}", f"Removes {one.removed:.0%} of the episode's deficit."]
-    if one.hurts_period:
-        lines[1] += " **It helps this episode and hurts the period.**"
+    lines = [f"### {escaped(one.title)}", f"Against {one.cause}: {effect_of(one)}."]
     lines.append(_table(("", "SCR", "JFI", "TFR", "min x"), rows))
     if one.snippet:
         lines.append(fenced(one.snippet))
