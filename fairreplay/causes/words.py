@@ -10,6 +10,7 @@ from fairreplay.causes.in_force import Listed, less_kv, less_speed
 from fairreplay.causes.signatures import Evidence, is_skewed, weight_skews
 from fairreplay.causes.verdict import UNEXPLAINED, Inferred, Recommendation, Signature
 
+NAME_MAX = 48
 NAMED_MAX = 2
 """Tenants that a sentence names; the others are counted."""
 
@@ -50,8 +51,8 @@ def burst(evidence: Evidence, _found: Mapping[str, Signature], _inferred: Inferr
     span = f"from {_clock(evidence.levels.starts[min(windows)])} to {_clock(evidence.levels.ends[max(windows)])}"
     said = []
     for tenant, one in list(first.items())[:NAMED_MAX]:
-        kinds = "" if one.types is None else f" of type {', '.join(one.types)}"
-        said.append(f"tenant {tenant} sent {one.ratio:.1f}x its usual requests{kinds}")
+        kinds = "" if one.types is None else f" of type {', '.join(map(_name, one.types))}"
+        said.append(f"tenant {_name(tenant)} sent {one.ratio:.1f}x its usual requests{kinds}")
     more = len(first) - NAMED_MAX
     if more > 0:
         said.append(f"{more} more tenant{'s' if more > 1 else ''} at least {min(o.ratio for o in first.values()):.1f}x")
@@ -75,7 +76,7 @@ def preemption_thrash(evidence: Evidence, found: Mapping[str, Signature], inferr
 
 def type_starvation(evidence: Evidence, found: Mapping[str, Signature], _inferred: Inferred | None) -> str:
     one = found["type_starvation"]
-    kinds = ", ".join(one.types) or "a type"
+    kinds = ", ".join(map(_name, one.types)) or "a type"
     rule = f"the policy {' and '.join(evidence.policies)}"
     moved = [change for change in evidence.changes if "policy" in change.keys]
     since = f", deployed at {_clock(moved[0].at)}," if moved else ""
@@ -87,7 +88,7 @@ def weight_skew(evidence: Evidence, found: Mapping[str, Signature], _inferred: I
     far = {name: skew for name, skew in weight_skews(evidence).items() if is_skewed(skew)}
     named = found["weight_skew"].tenants or tuple(sorted(far))
     worst = sorted(named, key=lambda name: (-max(far[name], 1 / far[name]), name))[:NAMED_MAX]
-    said = " and ".join(f"tenant {name} weighs {far[name]:.2f}x its committed share" for name in worst)
+    said = " and ".join(f"tenant {_name(name)} weighs {far[name]:.2f}x its committed share" for name in worst)
     return f"weights in force are not the committed ones: {said}"
 
 
@@ -138,6 +139,13 @@ def _keys(change: Listed, keys: Sequence[str]) -> str:
 def _span(inferred: Inferred) -> str:
     start, end = (datetime.fromisoformat(at) for at in (inferred.start, inferred.end))
     return f"from {_clock(start)} to {_clock(end)}"
+
+
+def _name(name: str) -> str:
+    """A name as a sentence can hold it: an empty one in quotes, a long one cut in the middle."""
+    if not name:
+        return '""'
+    return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX // 2]}…{name[-NAME_MAX // 2 :]}"
 
 
 def _clock(at: datetime) -> str:
