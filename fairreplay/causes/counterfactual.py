@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from fairreplay.causes.episodes import deficits
 from fairreplay.config.model import Config, MinSamples, SloTtft, resolve_cluster
@@ -25,7 +26,6 @@ from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.sandbox import hooks
 from fairreplay.sandbox.compiled import run
 from fairreplay.sandbox.engine import FLOOR_SCALE, NEVER, PS_PER_US, STATUS_NAMES, Int64s, Plan, TypeFloors
-from fairreplay.sandbox.hooks import UInt64s
 from fairreplay.sandbox.plan import (
     Load,
     Shard,
@@ -46,7 +46,8 @@ LEAD_IN: Final = timedelta(minutes=5)
 DRAIN: Final = timedelta(minutes=1)
 
 Intervention = Mapping[str, Any]
-Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
+UInt64s = NDArray[np.uint64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -411,7 +412,7 @@ def _scale(plan: Plan, one: Intervention, _shard: Shard, scene: Scene) -> Plan:
     since, until = (
         None if at is None else _ps(scene, datetime.fromisoformat(at)) for at in (one["since"], one["until"])
     )
-    return hooks.scaled_between(plan, since, until, speed, kv)
+    return hooks.scaled(plan, speed, kv, since, until)
 
 
 PLAN_CHANGES: Final = {"weights": _weights, "reserve": _reserve, "floors": _floors, "scale": _scale}

@@ -5,49 +5,14 @@ Each hook takes a workload or a plan and gives a changed one; engines know nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairreplay.sandbox.engine import EngineSettings, Int64s, Plan, StepTime, TypeFloors, Workload
-
-UInt64s = NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
-class Thinning:
-    """Of a tenant's arrivals in ``[since_ps, until_ps)`` the share ``keep`` (0 to 1) stays."""
-
-    tenant: int
-    since_ps: int
-    until_ps: int
-    keep: Fraction
-
-
-def thin(workload: Workload, hashes: UInt64s, thinnings: Sequence[Thinning]) -> tuple[Workload, NDArray[np.bool_]]:
-    """The workload without the thinned requests, and which rows stay.
-
-    ``hashes`` are 64 bits of each request's id (``plan.stable_hash``): a request stays if its hash lies in the lowest
-    ``keep`` of all hashes. So the same requests go on every machine, and a smaller share is part of a larger one.
-    A request of several thinnings stays if each lets it stay.
-    """
-    stays = np.ones(len(workload), np.bool_)
-    for thinning in thinnings:
-        if not 0 <= thinning.keep <= 1:
-            raise ValueError(f"a thinning keeps between none and all, not {thinning.keep}")
-        limit = int(thinning.keep * 2**64)
-        if limit == 2**64:
-            continue
-        concerned = (
-            (workload.tenant == thinning.tenant)
-            & (workload.arrival_ps >= thinning.since_ps)
-            & (workload.arrival_ps < thinning.until_ps)
-        )
-        stays &= ~concerned | (hashes < np.uint64(limit))
-    return select(workload, stays), stays
 
 
 def select(workload: Workload, rows: NDArray[np.bool_]) -> Workload:
@@ -87,22 +52,24 @@ def with_floors(plan: Plan, floors: TypeFloors | None) -> Plan:
     return _map(plan, lambda state: replace(state, policy=replace(state.policy, floors=floors)))
 
 
-def scaled(plan: Plan, speed: Fraction = Fraction(1), kv: Fraction = Fraction(1)) -> Plan:
-    """Steps ``speed`` times as fast and ``kv`` times the KV blocks, at every instant.
+def scaled(
+    plan: Plan,
+    speed: Fraction = Fraction(1),
+    kv: Fraction = Fraction(1),
+    since_ps: int | None = None,
+    until_ps: int | None = None,
+) -> Plan:
+    """Steps ``speed`` times as fast and ``kv`` times the KV blocks, in ``[since_ps, until_ps)``; None: without end.
 
     Step times are rounded half to even and blocks down, to at least one usable one; the watermark scales along.
     """
-    return _map(plan, lambda state: _scaled(state, speed, kv))
-
-
-def scaled_between(plan: Plan, since_ps: int | None, until_ps: int | None, speed: Fraction, kv: Fraction) -> Plan:
-    """As ``scaled``, in ``[since_ps, until_ps)`` only; None is the beginning or the end of time."""
-    begin, end = since_ps or 0, 2**63 - 1 if until_ps is None else until_ps
+    forever = 2**63 - 1
+    begin, end = since_ps or 0, forever if until_ps is None else until_ps
     states: list[tuple[int, EngineSettings]] = []
     for number, (at_ps, state) in enumerate(plan.settings):
         at_ps = 0 if number == 0 else at_ps
-        until = plan.settings[number + 1][0] if number + 1 < len(plan.settings) else 2**63 - 1
-        for from_ps, to_ps, inside in ((at_ps, begin, False), (max(at_ps, begin), end, True), (end, until, False)):
+        until = plan.settings[number + 1][0] if number + 1 < len(plan.settings) else forever
+        for from_ps, to_ps, inside in ((0, begin, False), (begin, end, True), (end, forever, False)):
             from_ps, to_ps = max(from_ps, at_ps), min(to_ps, until)
             if from_ps < to_ps:
                 states.append((from_ps, _scaled(state, speed, kv) if inside else state))

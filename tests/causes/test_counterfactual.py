@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -202,3 +203,18 @@ def test_keeps_are_fractions() -> None:
     done = simulate(here, [{"kind": "thin", "tenants": None, "except": [], "types": None, "windows": windows}])
     ids = here.load.frame["request_id"].to_list()
     assert done.stays.tolist() == [stable_hash(name) < int(Fraction(1, 3) * 2**64) for name in ids]
+
+
+def test_a_smaller_share_is_part_of_a_larger_one() -> None:
+    here = scene(calm(), config())
+
+    def kept(tenths: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        windows = [{"since": minute(0).isoformat(), "until": minute(11).isoformat(), "keep": [tenths, 10]}]
+        return simulate(
+            here, [{"kind": "thin", "tenants": None, "except": [], "types": None, "windows": windows}]
+        ).stays
+
+    shares = [kept(tenths) for tenths in range(11)]
+    assert all((less <= more).all() for less, more in pairwise(shares))
+    assert [int(stays.sum()) for stays in (shares[0], shares[10])] == [0, 1320]
+    assert int(shares[3].sum()) == pytest.approx(396, abs=50)
