@@ -29,8 +29,8 @@ def synth(
         list[str] | None,
         typer.Option(
             "--incident",
-            help='A kind, or several at once as "burst+thrash"; repeat for more, in this order; "none" for a healthy trace '
-            "[default: one of each kind].",
+            help='A kind, or "burst+thrash" for two at once; repeat for more, in this order; "none" for a healthy '
+            "trace [default: one of each kind].",
         ),
     ] = None,
     tenants: Annotated[int, typer.Option("--tenants", help="Number of tenants; their sizes follow Zipf's law.")] = 8,
@@ -157,7 +157,7 @@ def _who(label: dict[str, Any]) -> str:
     if injection["weights"]:
         parts.append("weights reversed")
     if not injection["listed"]:
-        parts.append("not in the config")
+        parts.append("unlisted")
     return ", ".join(parts) or "nothing"
 
 

@@ -365,7 +365,8 @@ def _usual(scenario: Scenario, made: Sequence[Tenant], policy: str) -> dict[str,
 
 def config_text(scenario: Scenario, made: Sequence[Tenant], incidents: Sequence[Incident]) -> str:
     """The ``fairreplay.toml`` beside the trace: the production that served it, with every change that is listed."""
-    slower = REPLICA_RATE * replicas(scenario) / scenario.rate  # fewer requests on a slower cluster: all takes longer
+    # fewer requests on a slower cluster: all takes longer
+    slower = REPLICA_RATE * replicas(scenario) / scenario.rate * scenario.world.slo_factor
     slo = {"p50": round(1000 * slower), "p90": round(2500 * slower), "p99": round(5000 * slower)}
     lines = [
         "# The production behind a synthetic trace: what `fairreplay synth` served it with.",

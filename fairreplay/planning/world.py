@@ -86,6 +86,8 @@ class World:
     """Usual work of a replica: part of what it can do when it is full."""
     max_num_seqs: int = 32
     num_gpu_blocks: int = 2000
+    slo_factor: float = 1.0
+    """On the targets of the time to first token."""
 
     @property
     def start_us(self) -> int:
