@@ -306,6 +306,62 @@ def test_tenant_sizes_follow_zipf() -> None:
     assert_allclose(shares, np.array(sizes) / sum(sizes))
 
 
+@pytest.mark.parametrize("law", ["lognormal", "gamma", "pareto"])
+def test_lengths_have_their_median_and_mean(law: world.Law) -> None:
+    """Gamma of shape 4: median 3.6721 of mean 4. Pareto of index 2: median sqrt(2), mean 2 (of scale 1)."""
+    sigma = 0.5
+    score = np.random.Generator(np.random.PCG64(1)).standard_normal(400_001)
+    lengths = world.LAWS[law](np.full(len(score), sigma), score)
+    assert_allclose(np.median(lengths), 1.0, rtol=0.01)
+    mean = {"lognormal": np.exp(sigma**2 / 2), "gamma": 4 / 3.67206, "pareto": 2 / 2**0.5}[law]
+    assert_allclose(lengths.mean(), mean, rtol=0.02)
+    assert_allclose(world.grows(law, sigma), mean, rtol=0.03)
+
+
+def test_a_ramp_brings_as_many_requests_as_a_step_but_most_of_them_late() -> None:
+    everyone = world.tenants(World(), 0, 8, 2.0)
+    start_us = World().start_us
+    demand = world.Demand(start_us, start_us + 20 * world.MINUTE_US, 20.0, everyone[0].mix)
+    step = world.requests(World(), 0, everyone[0], (1, 0, 0), demand)["arrived_us"]
+    ramp = world.requests(World(), 0, everyone[0], (1, 0, 0), replace(demand, ramp=True))["arrived_us"]
+    assert_allclose(len(ramp), len(step), rtol=0.1)
+    # the rate grows as t: three quarters of the arrivals lie in the second half, half of those of a step
+    middle_us = start_us + 10 * world.MINUTE_US
+    assert_allclose((ramp >= middle_us).mean(), 0.75, atol=0.05)
+    assert_allclose((step >= middle_us).mean(), 0.5, atol=0.05)
+
+
+# ---- kinds ----
+
+
+def test_priorities_are_stamped_where_a_policy_of_the_trace_heeds_them() -> None:
+    made = synthesise(replace(TINY, incidents=("starvation-priority",)))
+    stamped = dict(made.trace.select("type", "priority").unique().iter_rows())
+    assert stamped == {"chat": 0, "completion": 0, "embed": 0, "long": 1, "batch": 2}
+    changes = parse_config(made.config, "priority").cluster.changes
+    assert [change.policy for change in changes] == ["priority", "fcfs"]
+
+
+def test_victims_of_a_flood_with_and_without_it(seven: Judged) -> None:
+    label = next(label for label in seven.made.labels["incidents"] if label["kind"] == "noisy-neighbour")
+    said = label["victims"]
+    assert set(said["tenants"]) == set(seven.made.labels["tenants"]) - set(label["tenants"])
+    assert sum(own["requests"] for own in said["tenants"].values()) == said["requests"]
+    start, end = datetime.fromisoformat(label["start"]), datetime.fromisoformat(label["end"])
+    ttft = pl.col("first_token_at") - pl.col("arrived_at")
+
+    def p99_ms(served: pl.DataFrame) -> float:
+        during = pl.col("arrived_at").is_between(start, end, closed="left")
+        rows = served.filter(during & (pl.col("tenant") != label["tenants"][0])).select(ttft.dt.total_microseconds())
+        late = sorted(rows.to_series().to_list())
+        return late[-(len(late) // 100) - 1] / 1000  # all but a hundredth are at most this late
+
+    calm = serve(*undone(seven.made.trace, seven.config, seven.made.labels, [label["id"]]))
+    assert said["p99_ttft_ms"] == pytest.approx(p99_ms(seven.made.trace))
+    assert said["p99_ttft_ms_without"] == pytest.approx(p99_ms(calm))
+    assert said["p99_ttft_ms"] > 5 * said["p99_ttft_ms_without"]
+
+
 # ---- what cannot be made ----
 
 
@@ -316,6 +372,10 @@ def test_tenant_sizes_follow_zipf() -> None:
         ({"tenants": 3}, "--tenants 3: must be 4 to 1000"),
         ({"rate": 0.0}, "--rate 0"),
         ({"policy": "edf"}, "--policy 'edf'"),
+        ({"incidents": ("burst+skwe",)}, "'burst+skwe': 'skwe' is unknown; did you mean 'skew'?"),
+        ({"incidents": ("starvation+skew",)}, "both set policy"),
+        ({"incidents": ("thrash+unlisted-thrash",)}, "both set num_gpu_blocks"),
+        ({"incidents": ("skew+skew",)}, "both set"),
         ({"minutes": 5, "incidents": ()}, "--duration 5m"),
         ({"minutes": 89}, "give at least 168m"),
     ],
