@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from fairreplay.causes.verdict import Verdict
 from fairreplay.metrics.measure import JFI_DEGRADED, SCR_DEGRADED, TFR_DEGRADED, X_DEGRADED, Measured, of_model
 from fairreplay.metrics.scr import ttft_us
 
@@ -57,6 +58,8 @@ class Episode:
     confidence: str | None = None
     signatures: Mapping[str, Any] = field(default_factory=dict)
     recommendation: str | None = None
+    verdict: Verdict | None = None
+    """All that the fields above say in short, and how to recompute it."""
 
 
 def episodes(measured: Measured, outcome: pl.DataFrame) -> list[Episode]:

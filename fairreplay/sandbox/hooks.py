@@ -92,24 +92,38 @@ def scaled(plan: Plan, speed: Fraction = Fraction(1), kv: Fraction = Fraction(1)
 
     Step times are rounded half to even and blocks down, to at least one usable one; the watermark scales along.
     """
+    return _map(plan, lambda state: _scaled(state, speed, kv))
+
+
+def scaled_between(plan: Plan, since_ps: int | None, until_ps: int | None, speed: Fraction, kv: Fraction) -> Plan:
+    """As ``scaled``, in ``[since_ps, until_ps)`` only; None is the beginning or the end of time."""
+    begin, end = since_ps or 0, 2**63 - 1 if until_ps is None else until_ps
+    states: list[tuple[int, EngineSettings]] = []
+    for number, (at_ps, state) in enumerate(plan.settings):
+        at_ps = 0 if number == 0 else at_ps
+        until = plan.settings[number + 1][0] if number + 1 < len(plan.settings) else 2**63 - 1
+        for from_ps, to_ps, inside in ((at_ps, begin, False), (max(at_ps, begin), end, True), (end, until, False)):
+            from_ps, to_ps = max(from_ps, at_ps), min(to_ps, until)
+            if from_ps < to_ps:
+                states.append((from_ps, _scaled(state, speed, kv) if inside else state))
+    return replace(plan, settings=tuple(states))
+
+
+def _scaled(state: EngineSettings, speed: Fraction, kv: Fraction) -> EngineSettings:
     if speed <= 0 or kv <= 0:
         raise ValueError(f"speed {speed} and KV {kv} must be above 0")
-
-    def change(state: EngineSettings) -> EngineSettings:
-        time = state.step_time
-        return replace(
-            state,
-            step_time=StepTime(
-                base=round(time.base / speed),
-                prefill_token=round(time.prefill_token / speed),
-                decode_sequence=round(time.decode_sequence / speed),
-                context_token=round(time.context_token / speed),
-            ),
-            num_gpu_blocks=1 + max(1, int((state.num_gpu_blocks - 1) * kv)),
-            watermark_blocks=int(state.watermark_blocks * kv),
-        )
-
-    return _map(plan, change)
+    time = state.step_time
+    return replace(
+        state,
+        step_time=StepTime(
+            base=round(time.base / speed),
+            prefill_token=round(time.prefill_token / speed),
+            decode_sequence=round(time.decode_sequence / speed),
+            context_token=round(time.context_token / speed),
+        ),
+        num_gpu_blocks=1 + max(1, int((state.num_gpu_blocks - 1) * kv)),
+        watermark_blocks=int(state.watermark_blocks * kv),
+    )
 
 
 def _map(plan: Plan, change: Callable[[EngineSettings], EngineSettings]) -> Plan:

@@ -329,6 +329,11 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
     )
 
 
+def weight_in_force(config: Config, tenant: str, at: datetime) -> Fraction:
+    """What production weighs a tenant with at an instant, where its rows carry no weight of their own."""
+    return _weigher(config, is_baseline=True).at(tenant, at)
+
+
 def _weights_over_time(weights: _Weigher, tenants: Sequence[str], start_us: int) -> tuple[tuple[int, Int64s], ...]:
     states: list[tuple[int, Int64s]] = []
     for at in (None, *weights.instants):

@@ -1,0 +1,180 @@
+"""One unlisted change that explains what the baseline replay does not: a factor on speed or KV, its start and end.
+
+Where production did something that no config lists, the baseline replay serves the same load without trouble. The fit
+looks for the one change that brings its times closest to the logged ones. The sandbox may also be off throughout (its
+step times are estimates); what the lead-in shows as well is taken for that, not for a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fairreplay.causes.counterfactual import Intervention, Scene, simulate
+from fairreplay.causes.verdict import Inferred
+from fairreplay.metrics.options import WHOLE_PERIOD
+from fairreplay.sandbox.engine import NEVER
+
+LOSS_FALLS: Final = 0.3
+"""Part of the loss that a change must take away to be believed."""
+FINEST_S: Final = 0.02
+"""Times are compared as logarithms of this many seconds more: below it, differences do not matter."""
+SPEEDS: Final = (0.85, 0.7, 0.55, 0.42, 0.3, 0.2)
+KVS: Final = (0.6, 0.4, 0.25, 0.15, 0.09, 0.05)
+STEPS_OFF: Final = (0.6, 0.75, 0.9, 1.1, 1.3, 1.6)
+"""Speeds tried for the sandbox as a whole."""
+REFINED: Final = (0.87, 0.93, 1.07, 1.15)
+"""Factors on the best one so far."""
+SHIFTS: Final = (-2, -1, 1, 2)
+"""Windows by which start and end are moved."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What the fit found; both may be null."""
+
+    calibration: Intervention | None
+    """A factor on the speed throughout, in which the lead-in agrees: the sandbox was off, nothing changed."""
+    change: Intervention | None
+    inferred: Inferred | None
+
+
+@dataclass(frozen=True)
+class _Logged:
+    """Logged seconds of each row of the load, NaN where unknown."""
+
+    ttft: Floats
+    decode: Floats
+    lead_in: NDArray[np.bool_]
+
+
+def fit(scene: Scene) -> Fitted:
+    """Fit one change to the logged TTFT and decode times of the scene's load.
+
+    It is believed if the loss falls by 30 % against the sandbox that suits the lead-in best.
+    """
+    logged = _logged(scene)
+    if not np.isfinite(logged.ttft).any():
+        return Fitted(None, None, None)
+    calibration = _calibration(scene, logged)
+    base = [calibration] if calibration else []
+    before = _loss(scene, base, logged)
+    best = min(
+        (_search(scene, base, logged, what, factors) for what, factors in (("speed", SPEEDS), ("kv", KVS))),
+        key=lambda found: found[0],
+    )
+    after, what, factor, start, end = best
+    if before == 0 or after > (1 - LOSS_FALLS) * before:
+        return Fitted(calibration, None, None)
+    change = _change(what, factor, start, end)
+    inferred = Inferred(
+        what="kv" if what == "kv" else "speed",
+        factor=factor,
+        start=start.isoformat(),
+        end=end.isoformat(),
+        loss_before=before,
+        loss_after=after,
+    )
+    return Fitted(calibration, change, inferred)
+
+
+def _search(
+    scene: Scene, base: Sequence[Intervention], logged: _Logged, what: str, factors: Sequence[float]
+) -> tuple[float, str, float, datetime, datetime]:
+    """Loss, kind, factor, start and end of the best change of one kind: one coordinate at a time."""
+
+    def loss(factor: float, start: datetime, end: datetime) -> float:
+        return _loss(scene, [*base, _change(what, factor, start, end)], logged)
+
+    size_us = scene.options.window_us or int((scene.end - scene.start).total_seconds() * 1e6)
+    window = timedelta(microseconds=size_us)
+    start, end = scene.start - window, scene.end
+    if scene.options.window_us == WHOLE_PERIOD:
+        start = scene.start
+    best = min((loss(factor, start, end), factor) for factor in factors)
+    least, factor = best
+    for _ in range(2):
+        for shift in SHIFTS:
+            moved = start + shift * window
+            if moved < end and (value := loss(factor, moved, end)) < least:
+                least, start = value, moved
+        for shift in SHIFTS:
+            moved = end + shift * window
+            if moved > start and (value := loss(factor, start, moved)) < least:
+                least, end = value, moved
+        value, finer = min((loss(round(factor * by, 4), start, end), round(factor * by, 4)) for by in REFINED)
+        if value >= least:
+            break
+        least, factor = value, finer
+    return least, what, factor, start, end
+
+
+def _calibration(scene: Scene, logged: _Logged) -> Intervention | None:
+    """A factor on the speed throughout, if it takes 30 % off the loss of the lead-in."""
+    if not (logged.lead_in & np.isfinite(logged.ttft)).any():
+        return None
+    before = _loss(scene, [], logged, lead_in=True)
+    tried = [
+        (_loss(scene, [_change("speed", factor, None, None)], logged, lead_in=True), factor) for factor in STEPS_OFF
+    ]
+    loss, factor = min(tried)
+    if before == 0 or loss > (1 - LOSS_FALLS) * before:
+        return None
+    return _change("speed", factor, None, None)
+
+
+def _change(what: str, factor: float, start: datetime | None, end: datetime | None) -> Intervention:
+    ratio = Fraction(repr(factor))
+    pair = [ratio.numerator, ratio.denominator]
+    return {
+        "kind": "scale",
+        "speed": pair if what == "speed" else [1, 1],
+        "kv": pair if what == "kv" else [1, 1],
+        "since": None if start is None else start.isoformat(),
+        "until": None if end is None else end.isoformat(),
+    }
+
+
+def _logged(scene: Scene) -> _Logged:
+    frame = scene.load.frame
+
+    def seconds(later: str, earlier: str) -> Floats:
+        span = (pl.col(later) - pl.col(earlier)).dt.total_microseconds() / 1e6
+        return frame.select(span.fill_null(np.nan)).to_series().to_numpy()
+
+    decodes = (frame["output_tokens"].fill_null(0) > 1).to_numpy()
+    return _Logged(
+        ttft=seconds("first_token_at", "arrived_at"),
+        decode=np.where(decodes, seconds("finished_at", "first_token_at"), np.nan),
+        lead_in=(frame["arrived_at"] < scene.start).to_numpy(),
+    )
+
+
+def _loss(scene: Scene, interventions: Sequence[Intervention], logged: _Logged, *, lead_in: bool = False) -> float:
+    """Mean absolute difference of the logarithms of TTFT and of decode time, over rows that have them in both."""
+    done = simulate(scene, interventions)
+    arrived = scene.load.frame["arrived_at"].to_physical().to_numpy()
+    ttft = _span(done.first_token_us, arrived)
+    decode = _span(done.finished_us, done.first_token_us)
+    rows = logged.lead_in if lead_in else np.ones(len(arrived), np.bool_)
+    return _distance(ttft[rows], logged.ttft[rows]) + _distance(decode[rows], logged.decode[rows])
+
+
+def _span(later: NDArray[np.int64], earlier: NDArray[np.int64]) -> Floats:
+    return np.where((later == NEVER) | (earlier == NEVER), np.nan, (later - earlier) / 1e6)
+
+
+def _distance(ours: Floats, theirs: Floats) -> float:
+    known = np.isfinite(ours) & np.isfinite(theirs)
+    if not known.any():
+        return 0.0
+    return float(np.abs(np.log((ours[known] + FINEST_S) / (theirs[known] + FINEST_S))).mean())
