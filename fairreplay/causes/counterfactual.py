@@ -78,9 +78,9 @@ class Simulated:
     """What happened to the rows of the load; instants in microseconds since the epoch, ``NEVER`` where it did not."""
 
     stays: Bools
-    """Rows that were sent; the others were thinned."""
+    """Rows that the engine got; the others were thinned or refused."""
     refused: Bools
-    """Rows that the gateway refused."""
+    """Rows that a gateway refused."""
     scheduled_us: Int64s
     first_token_us: Int64s
     finished_us: Int64s
@@ -220,11 +220,12 @@ def simulate(scene: Scene, interventions: Sequence[Intervention]) -> Simulated:
     count = len(scene.load.frame)
     stays, refused = np.ones(count, np.bool_), np.zeros(count, np.bool_)
     for one in interventions:
-        if one["kind"] in ("thin", "limit"):
-            kept = _lets_stay(scene, one)
-            refused |= ~kept if one["kind"] == "limit" else False
-            stays &= kept
-    refused &= ~stays
+        if one["kind"] == "thin":
+            stays &= _lets_stay(scene, one)
+        elif one["kind"] == "limit":
+            refused |= ~_lets_through(scene, one)
+    refused &= stays
+    stays &= ~refused
     columns = {name: np.full(count, NEVER, np.int64) for name in ("scheduled", "first_token", "finished")}
     totals = {name: np.zeros(count, np.int64) for name in ("status", "preemptions", "recomputed", "cached")}
     for shard in planned:
@@ -450,6 +451,15 @@ def _lets_stay(scene: Scene, one: Intervention) -> Bools:
     stays = np.ones(len(frame), np.bool_)
     stays[rows] = _lots(scene, rows) < limits[span[rows]]
     return stays
+
+
+def _lets_through(scene: Scene, one: Intervention) -> Bools:
+    """Which rows a gateway lets through that takes so many requests a minute of a tenant, the first that come."""
+    limits = one["per_minute"]
+    number = pl.int_range(pl.len()).over("tenant", pl.col("arrived_at").dt.truncate("1m"))
+    limit = pl.col("tenant").replace_strict(limits, default=None, return_dtype=pl.Int64)
+    through = scene.load.frame.select((number < limit).fill_null(True)).to_series()
+    return through.to_numpy()
 
 
 def _lots(scene: Scene, rows: Bools) -> UInt64s:

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from fairreplay.causes.episodes import merge
 from fairreplay.causes.levels import Bools, Floats, Levels, usual_level
 
 BURST_RATIO: Final = 2.0
@@ -19,6 +20,10 @@ BURST_OVER_GROWTH: Final = 1.5
 GROWTH_RATIO: Final = 1.25
 GROWTH_Z: Final = 4.0
 GROWTH_WINDOWS: Final = 2
+SURE_Z: Final = 3.0
+"""Standard errors by which a unit must outgrow the others: of few requests, chance alone makes twice as many."""
+WOBBLE: Final = 0.15
+"""Standard error of a rate's logarithm that no number of requests takes away: clients' rates wander by the minute."""
 EXPECTED_MIN: Final = 5.0
 """Requests that a tenant must usually send in the windows in question to have a say in the first guess of growth."""
 
@@ -31,7 +36,7 @@ class Burst:
     types: tuple[str, ...] | None
     """None: all its requests taken together."""
     ratio: float
-    """Requests over usual requests, in the windows in which it stood out."""
+    """Requests over usual requests, from the first window in which it stood out to the last."""
     z: float
     """The largest of these windows."""
     needed: float
@@ -39,7 +44,7 @@ class Burst:
     usual: float
     """Requests a window."""
     windows: tuple[int, ...]
-    """In which it stood out: indices into the levels."""
+    """Indices into the levels: those in which it stood out, and up to two others between two of them."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +85,18 @@ def find_bursts(levels: Levels) -> list[Burst]:
     if not levels.has_baseline:
         return []
     units = _units(levels)
-    candidates = [(unit, hot) for unit in units if (hot := _stands_out(unit, levels)) is not None]
+    candidates = [(unit, span) for unit in units if (span := _stands_out(unit, levels)) is not None]
     flagged: dict[tuple[int, int | None], Burst] = {}
     while True:
         calm = [index for index in range(len(levels.tenants)) if all(index != key[0] for key in flagged)]
         new = {}
-        for unit, hot in candidates:
+        for unit, span in candidates:
             key = (unit.tenant, unit.kind)
             if key in flagged:
                 continue
-            needed = max(BURST_RATIO, BURST_OVER_GROWTH * _growth(unit, hot, calm, levels, first=not flagged))
-            burst = _burst(unit, hot, needed, levels)
-            if burst.ratio >= needed:
+            growth = _growth(unit, span, calm, levels, first=not flagged)
+            burst = _burst(unit, span, max(BURST_RATIO, BURST_OVER_GROWTH * growth), levels)
+            if burst.ratio >= burst.needed and _surely_above(unit, span, growth, levels):
                 new[key] = burst
         if not new:
             break
@@ -146,53 +151,64 @@ def _units(levels: Levels) -> list[_Unit]:
 
 
 def _stands_out(unit: _Unit, levels: Levels) -> Bools | None:
-    """The judged windows in which a unit is far above its usual level, if they are enough and weigh enough."""
+    """The windows around those in which a unit is far above its usual level, if they are enough and weigh enough."""
     mean, sigma = usual_level(unit.requests, levels.usual)
     hot: Bools = (
         levels.judged
         & (unit.requests >= BURST_RATIO * _at_least(mean, levels))
         & ((unit.requests - mean) / sigma >= BURST_Z)
     )
-    count = int(hot.sum())
-    if count < BURST_WINDOWS:
+    if hot.sum() < BURST_WINDOWS:
         return None
-    excess = float((unit.tokens[hot] - unit.tokens[levels.usual].mean()).sum())
-    all_usual = float(levels.tokens[levels.usual].sum(axis=(1, 2)).mean()) * count
-    return hot if excess >= BURST_EXCESS * all_usual else None
+    span = np.zeros_like(hot)
+    for first, last in merge(hot.tolist()):
+        span[first : last + 1] = True
+    excess = float((unit.tokens[span] - unit.tokens[levels.usual].mean()).sum())
+    all_usual = float(levels.tokens[levels.usual].sum(axis=(1, 2)).mean()) * int(span.sum())
+    return span if excess >= BURST_EXCESS * all_usual else None
+
+
+def _surely_above(unit: _Unit, span: Bools, growth: float, levels: Levels) -> bool:
+    """Whether a unit grew more than the others beyond chance: the difference of the logarithms of its two rates."""
+    mean, sigma = usual_level(unit.requests, levels.usual)
+    came, usual = float(unit.requests[span].sum()), float(max(unit.requests[levels.usual].sum(), 1.0))
+    spread = WOBBLE**2 + max(1.0, float(sigma) ** 2 / max(float(mean), 1.0)) * (1 / came + 1 / usual)
+    ratio = unit.requests[span].mean() / _at_least(mean, levels)
+    return bool(np.log(ratio / growth) >= SURE_Z * np.sqrt(spread))
 
 
 def _at_least(mean: Floats, levels: Levels) -> Floats:
     """A usual level for ratios: who never came before is taken to come once in the whole baseline."""
-    return np.maximum(mean, 1 / levels.usual.sum())
+    return np.asarray(np.maximum(mean, 1 / levels.usual.sum()), np.float64)
 
 
-def _burst(unit: _Unit, hot: Bools, needed: float, levels: Levels) -> Burst:
+def _burst(unit: _Unit, span: Bools, needed: float, levels: Levels) -> Burst:
     mean, sigma = usual_level(unit.requests, levels.usual)
     return Burst(
         tenant=levels.tenants[unit.tenant],
         types=None if unit.kind is None else (levels.types[unit.kind],),
-        ratio=float(unit.requests[hot].mean() / _at_least(mean, levels)),
-        z=float(((unit.requests[hot] - mean) / sigma).max()),
+        ratio=float(unit.requests[span].mean() / _at_least(mean, levels)),
+        z=float(((unit.requests[span] - mean) / sigma).max()),
         needed=needed,
         usual=float(mean),
-        windows=tuple(np.flatnonzero(hot).tolist()),
+        windows=tuple(np.flatnonzero(span).tolist()),
     )
 
 
-def _growth(unit: _Unit, hot: Bools, calm: Sequence[int], levels: Levels, *, first: bool) -> float:
+def _growth(unit: _Unit, span: Bools, calm: Sequence[int], levels: Levels, *, first: bool) -> float:
     """Growth of the tenants not flagged in these windows; of a type, theirs of this type if that is more."""
-    over_all = _growth_of(levels.requests.sum(axis=2), hot, calm, levels, first)
+    over_all = _growth_of(levels.requests.sum(axis=2), span, calm, levels, first)
     if unit.kind is None:
         return over_all
-    return max(over_all, _growth_of(levels.requests[:, :, unit.kind], hot, calm, levels, first))
+    return max(over_all, _growth_of(levels.requests[:, :, unit.kind], span, calm, levels, first))
 
 
-def _growth_of(counts: Floats, hot: Bools, calm: Sequence[int], levels: Levels, first: bool) -> float:
-    usual, now = counts[levels.usual].mean(axis=0)[list(calm)], counts[hot].mean(axis=0)[list(calm)]
+def _growth_of(counts: Floats, span: Bools, calm: Sequence[int], levels: Levels, first: bool) -> float:
+    usual, now = counts[levels.usual].mean(axis=0)[list(calm)], counts[span].mean(axis=0)[list(calm)]
     if usual.sum() == 0:
         return 1.0
     growth = float(now.sum() / usual.sum())
-    known = usual * hot.sum() >= EXPECTED_MIN
+    known = usual * span.sum() >= EXPECTED_MIN
     if first and known.any():
         each = np.sort(now[known] / usual[known])
         growth = min(growth, float(each[(len(each) - 1) // 2]))

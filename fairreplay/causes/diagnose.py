@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final
 
+import orjson
 import polars as pl
 
 from fairreplay.causes import words
 from fairreplay.causes.counterfactual import Intervention, Judged, Scene, inputs, judge, simulate, stage
 from fairreplay.causes.episodes import DEFICIT_MINOR, METRICS, MINOR, Episode
 from fairreplay.causes.fit import Fitted, fit
-from fairreplay.causes.in_force import RECENT, in_force, listed_changes, policies_in_force, with_known_policies
+from fairreplay.causes.in_force import (
+    RECENT,
+    in_force,
+    listed_changes,
+    policies_in_force,
+    starving_policy_changes,
+    with_known_policies,
+)
 from fairreplay.causes.levels import BASELINE, WINDOWS_BEFORE, levels
 from fairreplay.causes.players import CLASSES, Player, players
+from fairreplay.causes.recommend import recommendations
 from fairreplay.causes.shapley import Coalition, coalitions, ordered_shapley
 from fairreplay.causes.signatures import Evidence, demand_of, signatures, strongest
 from fairreplay.causes.verdict import (
@@ -133,6 +141,10 @@ class _Case:
     slo: tuple[Mapping[str, SloTtft], bool]
     assumptions: tuple[str, ...]
     jobs: int
+    scenes: dict[str | None, Scene] = field(default_factory=dict)
+    """Of the whole period, by model, once a fix is tried on it."""
+    periods: dict[bytes, Judged | None] = field(default_factory=dict)
+    """What is known of it: interventions (as JSON) -> result."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +248,7 @@ def gather(case: _Case, episode: Episode) -> Evidence:
         levels=level,
         bursts=bursts,
         growth=growth,
+        begins=begins,
         start=episode.start,
         end=episode.end,
         tenants=of_model(case.measured.tenants, episode.model),
@@ -244,7 +257,7 @@ def gather(case: _Case, episode: Episode) -> Evidence:
         model=episode.model,
         changes=tuple(changes),
         policies=policies_in_force(case.config, episode.model, episode.start, episode.end),
-        policy_changed=any("policy" in change.keys for change in changes),
+        policy_changed=bool(starving_policy_changes(changes, begins)),
     )
 
 
@@ -436,4 +449,36 @@ def _assumptions(
 def _recommended(
     case: _Case, episode: Episode, evidence: Evidence, court: _Court | None, verdict: Verdict
 ) -> tuple[Recommendation, ...]:
-    return ()
+    if court is None:
+        return ()
+    causes = [verdict.cause, *(one.cause for one in verdict.by_metric.values())]
+    return recommendations(
+        [cause for cause in dict.fromkeys(causes) if cause in CAUSES],
+        evidence,
+        court.scene,
+        court.base,
+        court.replays[frozenset()],
+        list(verdict.by_metric),
+        lambda interventions: _over_period(case, episode.model, interventions),
+    )
+
+
+def _over_period(case: _Case, model: str | None, interventions: Sequence[Intervention]) -> Judged | None:
+    """The whole period of a model, replayed with ``interventions``; each only once. Null if the sandbox cannot."""
+    key = orjson.dumps([model, list(interventions)], option=orjson.OPT_SORT_KEYS)
+    if key not in case.periods:
+        try:
+            scene = case.scenes.get(model)
+            if scene is None:
+                windows = of_model(case.measured.windows, model).filter(~pl.col("drain"))
+                if case.options.since is not None:
+                    windows = windows.filter(pl.col("start") >= case.options.since)
+                start, end = windows["start"].min(), windows["end"].max()
+                rows = of_model(case.load, model)
+                since, until = case.options.since or rows["arrived_at"].min(), case.options.until or end
+                scene = stage(rows, case.config, model, start, end, case.options, case.slo, since=since, until=until)  # type: ignore[arg-type]
+                case.scenes[model] = scene
+            case.periods[key] = judge(scene, simulate(scene, interventions))
+        except UsageError:
+            case.periods[key] = None
+    return case.periods[key]

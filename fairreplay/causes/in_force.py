@@ -12,7 +12,6 @@ from fairreplay.sandbox.policies import POLICIES
 
 RECENT: Final = timedelta(hours=1)
 """A decrease that is older was there all through the healthy hour before: it is not what changed."""
-LEAD_IN: Final = timedelta(minutes=5)
 
 USES_WEIGHTS: Final = frozenset({"vtc", "drr", "wfq", "wfq+edf", "quantile"})
 ORDERS_REQUESTS: Final = frozenset({"priority", "type-priority", "sjf", "qoserve", "user"})
@@ -160,14 +159,15 @@ def _set_in(change: Listed, lessened: dict[str, bool]) -> tuple[str, ...]:
     return tuple(key for key, is_less in lessened.items() if is_less and key in change.keys)
 
 
-def starving_policy_changes(changes: Sequence[Listed], start: datetime) -> list[Listed]:
+def starving_policy_changes(changes: Sequence[Listed], begins: datetime) -> list[Listed]:
     """The policy changes to take back: from the first that may starve a type on.
 
-    One to a policy that orders requests may at any time; one to another policy only just before the episode.
+    One to a policy that orders requests may at any time; one to another policy not before the episode ``begins``: it
+    held through healthy windows.
     """
     moves = [change for change in changes if "policy" in change.keys]
     for number, change in enumerate(moves):
         orders, ordered = (engine.policy in ORDERS_REQUESTS for engine in (change.after, change.before))
-        if orders or (not ordered and change.at >= start - LEAD_IN):
+        if orders or (not ordered and change.at >= begins):
             return moves[number:]
     return []

@@ -62,7 +62,7 @@ def levels(rows: pl.DataFrame, windows: pl.DataFrame, start: datetime, end: date
     if not usual.any():
         usual = before
     trace_begins = rows["arrived_at"].min()
-    if usual.sum() > 1 and starts[0] < trace_begins:  # type: ignore[operator]
+    if usual.sum() > 1 and starts[0] < trace_begins:
         usual = usual & (number > 0)
     tenants, types = (tuple(sorted(rows[key].unique().to_list())) for key in ("tenant", "type"))
     edges = np.array([*map(epoch_us, starts), epoch_us(end)], np.int64)
@@ -74,7 +74,7 @@ def levels(rows: pl.DataFrame, windows: pl.DataFrame, start: datetime, end: date
         inside["type"].cast(pl.Enum(types)).to_physical().to_numpy(),
     )
     flat = np.ravel_multi_index(cell, shape)
-    tokens = (inside["prompt"] + inside["cached"] + inside["output"]).to_numpy().astype(np.float64)
+    tokens = (inside["prompt"] + inside["cached"] + inside["output"]).to_numpy()
     size = int(np.prod(shape))
     return Levels(
         starts=tuple(starts),
@@ -82,7 +82,7 @@ def levels(rows: pl.DataFrame, windows: pl.DataFrame, start: datetime, end: date
         tenants=tenants,
         types=types,
         requests=np.bincount(flat, minlength=size).astype(np.float64).reshape(shape),
-        tokens=np.bincount(flat, weights=tokens, minlength=size).reshape(shape),
+        tokens=np.bincount(flat, weights=tokens, minlength=size).astype(np.float64).reshape(shape),
         usual=usual,
         judged=judged,
     )

@@ -111,7 +111,7 @@ def type_starvation(evidence: Evidence, deficit: float) -> Player | None:
     if len(shares) < 2:
         return None
     floors: Intervention = {"kind": "floors", "shares": shares}
-    if changes := starving_policy_changes(evidence.changes, evidence.start):
+    if changes := starving_policy_changes(evidence.changes, evidence.begins):
         undone = {"kind": "undo", "changes": [change.undo(["policy"]) for change in changes]}
         return Player("type_starvation", 0, (undone, floors))
     if deficit < DEFICIT_MINOR:

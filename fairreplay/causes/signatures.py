@@ -48,6 +48,8 @@ class Evidence:
     levels: Levels
     bursts: tuple[Burst, ...]
     growth: Growth
+    begins: datetime
+    """Two windows before ``start``."""
     start: datetime
     end: datetime
     tenants: pl.DataFrame
