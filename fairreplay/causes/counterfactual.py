@@ -20,7 +20,7 @@ import polars as pl
 from fairreplay.causes.episodes import deficits
 from fairreplay.config.model import Config, MinSamples, SloTtft, resolve_cluster
 from fairreplay.errors import UsageError
-from fairreplay.metrics.measure import measure, of_model
+from fairreplay.metrics.measure import measure_windows, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.sandbox import hooks
 from fairreplay.sandbox.compiled import run
@@ -271,7 +271,7 @@ def judge(scene: Scene, simulated: Simulated) -> Judged:
     # floors follow the window before, so one more is measured than counts
     since = scene.start if size == WHOLE_PERIOD else scene.start - timedelta(microseconds=size)
     options = replace(scene.options, since=since, until=scene.end)
-    windows = measure(rows, scene.config, options, "counterfactual", scene.slo).windows.filter(
+    windows = measure_windows(rows, scene.config, options, "counterfactual", scene.slo[0]).filter(
         pl.col("start") >= scene.start
     )
     means = windows.select(pl.col("scr", "jfi", "tfr").mean(), pl.col("min_x").min()).row(0, named=True)

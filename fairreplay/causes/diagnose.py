@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
 import orjson
@@ -13,7 +14,7 @@ import polars as pl
 from fairreplay.causes import words
 from fairreplay.causes.counterfactual import Intervention, Judged, Scene, inputs, judge, simulate, stage
 from fairreplay.causes.episodes import DEFICIT_MINOR, METRICS, MINOR, Episode
-from fairreplay.causes.fit import Fitted, fit
+from fairreplay.causes.fit import Fitted, calibrate, fit
 from fairreplay.causes.in_force import (
     RECENT,
     in_force,
@@ -76,7 +77,7 @@ def diagnose(
     """
     if not episodes:
         return []
-    config, warnings = with_known_policies(config)
+    config, unknown = with_known_policies(config)
     if slo is None:
         slo = (measured.slo, measured.assumed_slo) if measured is not None else slos_of(logged, config, options)
     earliest = min(episode.start for episode in episodes) - BASELINE
@@ -91,7 +92,8 @@ def diagnose(
         options=options,
         measured=measured,
         slo=slo,
-        assumptions=(*((SIMULATED_BASELINE,) if load is not None else ()), *warnings),
+        assumptions=(*((SIMULATED_BASELINE,) if load is not None else ()), *unknown.values()),
+        unknown_policies=tuple(unknown),
         jobs=max(1, jobs),
     )
     return [_verdict(case, episode, recommend) for episode in episodes]
@@ -140,6 +142,8 @@ class _Case:
     measured: Measured
     slo: tuple[Mapping[str, SloTtft], bool]
     assumptions: tuple[str, ...]
+    unknown_policies: tuple[datetime, ...]
+    """When production changed to a policy that the sandbox does not know."""
     jobs: int
     scenes: dict[str | None, Scene] = field(default_factory=dict)
     """Of the whole period, by model, once a fix is tried on it."""
@@ -257,7 +261,8 @@ def gather(case: _Case, episode: Episode) -> Evidence:
         model=episode.model,
         changes=tuple(changes),
         policies=policies_in_force(case.config, episode.model, episode.start, episode.end),
-        policy_changed=bool(starving_policy_changes(changes, begins)),
+        policy_changed=bool(starving_policy_changes(changes, begins))
+        or any(episode.start - RECENT <= at < episode.end for at in case.unknown_policies),
     )
 
 
@@ -271,13 +276,14 @@ def _replayed(
     try:
         scene = stage(case.load, case.config, episode.model, episode.start, episode.end, case.options, case.slo)
         baseline = judge(scene, simulate(scene, ()))
-        base: tuple[Intervention, ...] = ()
         fitted = None
         if _reproduced(episode.deficits, baseline.deficits, hit) < REPRODUCED_MIN:
             fitted = fit(scene)
-            base = tuple(one for one in (fitted.calibration, fitted.change) if one is not None)
-            if base:
-                baseline = judge(scene, simulate(scene, base))
+        elif not all(_is_reproduced(episode, baseline, metric) for metric in hit):
+            fitted = Fitted(calibrate(scene), None, None)
+        base = () if fitted is None else tuple(one for one in (fitted.calibration, fitted.change) if one is not None)
+        if base:
+            baseline = judge(scene, simulate(scene, base))
     except UsageError as error:
         return None, None, str(error)
     court = _Court(
@@ -451,9 +457,13 @@ def _recommended(
 ) -> tuple[Recommendation, ...]:
     if court is None:
         return ()
-    causes = [verdict.cause, *(one.cause for one in verdict.by_metric.values())]
+    named = [verdict.cause, *(one.cause for one in verdict.by_metric.values())]
     return recommendations(
-        [cause for cause in dict.fromkeys(causes) if cause in CAUSES],
+        {
+            cause: [name for name, one in verdict.by_metric.items() if one.cause == cause]
+            for cause in dict.fromkeys(named)
+            if cause in CAUSES
+        },
         evidence,
         court.scene,
         court.base,

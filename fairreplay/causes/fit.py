@@ -28,10 +28,13 @@ FINEST_S: Final = 0.02
 """Times are compared as logarithms of this many seconds more: below it, differences do not matter."""
 SPEEDS: Final = (0.85, 0.7, 0.55, 0.42, 0.3, 0.2)
 KVS: Final = (0.6, 0.4, 0.25, 0.15, 0.09, 0.05)
-STEPS_OFF: Final = (0.6, 0.75, 0.9, 1.1, 1.3, 1.6)
-"""Speeds tried for the sandbox as a whole."""
+SPEEDS_OFF: Final = (0.6, 0.75, 0.9, 1.1, 1.3, 1.6)
+"""Speeds tried for the sandbox as a whole; then ``REFINED_OFF`` around the best."""
+REFINED_OFF: Final = (0.93, 0.965, 1.035, 1.07)
 REFINED: Final = (0.87, 0.93, 1.07, 1.15)
 """Factors on the best one so far."""
+FACTOR_MAX: Final = 0.95
+"""A change takes something away; what gained speed or KV hurt nobody."""
 SHIFTS: Final = (-2, -1, 1, 2)
 """Windows by which start and end are moved."""
 
@@ -65,7 +68,7 @@ def fit(scene: Scene) -> Fitted:
     logged = _logged(scene)
     if not np.isfinite(logged.ttft).any():
         return Fitted(None, None, None)
-    calibration = _calibration(scene, logged)
+    calibration = calibrate(scene)
     base = [calibration] if calibration else []
     before = _loss(scene, base, logged)
     best = min(
@@ -111,23 +114,27 @@ def _search(
             moved = end + shift * window
             if moved > start and (value := loss(factor, start, moved)) < least:
                 least, end = value, moved
-        value, finer = min((loss(round(factor * by, 4), start, end), round(factor * by, 4)) for by in REFINED)
+        nearby = [min(FACTOR_MAX, round(factor * by, 4)) for by in REFINED]
+        value, finer = min((loss(near, start, end), near) for near in nearby)
         if value >= least:
             break
         least, factor = value, finer
     return least, what, factor, start, end
 
 
-def _calibration(scene: Scene, logged: _Logged) -> Intervention | None:
-    """A factor on the speed throughout, if it takes 30 % off the loss of the lead-in."""
+def calibrate(scene: Scene) -> Intervention | None:
+    """A factor on the speed throughout, if it takes 30 % off the loss of the lead-in: nothing has changed there yet."""
+    logged = _logged(scene)
     if not (logged.lead_in & np.isfinite(logged.ttft)).any():
         return None
+
+    def loss(factor: float) -> float:
+        return _loss(scene, [_change("speed", factor, None, None)], logged, lead_in=True)
+
     before = _loss(scene, [], logged, lead_in=True)
-    tried = [
-        (_loss(scene, [_change("speed", factor, None, None)], logged, lead_in=True), factor) for factor in STEPS_OFF
-    ]
-    loss, factor = min(tried)
-    if before == 0 or loss > (1 - LOSS_FALLS) * before:
+    least, factor = min((loss(factor), factor) for factor in SPEEDS_OFF)
+    least, factor = min((least, factor), *((loss(near), near) for by in REFINED_OFF if (near := round(factor * by, 4))))
+    if before == 0 or least > (1 - LOSS_FALLS) * before:
         return None
     return _change("speed", factor, None, None)
 

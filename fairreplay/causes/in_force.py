@@ -39,18 +39,18 @@ class Listed:
         return {"layer": self.layer, "index": self.index, "at": self.at.isoformat(), "keys": list(keys)}
 
 
-def with_known_policies(config: Config) -> tuple[Config, tuple[str, ...]]:
-    """``config`` without policies in ``changes`` that the sandbox does not know, and a warning about each.
+def with_known_policies(config: Config) -> tuple[Config, dict[datetime, str]]:
+    """``config`` without policies in ``changes`` that the sandbox does not know, and a warning for each such instant.
 
     Such a change did happen, but what it did is not known: it is treated as unlisted.
     """
-    warnings = []
+    warnings: dict[datetime, str] = {}
 
     def known(changes: Sequence[EngineChange], where: str) -> tuple[EngineChange, ...]:
         kept = []
         for change in changes:
             if change.policy is not None and change.policy not in POLICIES:
-                warnings.append(
+                warnings[change.at] = (
                     f"policy {change.policy!r} of the {where} change at {change.at:%Y-%m-%dT%H:%M:%SZ} is unknown to "
                     "the sandbox: what it did counts as an unlisted change"
                 )
@@ -63,7 +63,7 @@ def with_known_policies(config: Config) -> tuple[Config, tuple[str, ...]]:
         name: table.model_copy(update={"changes": known(table.changes, f"[models.{name}]")})
         for name, table in config.models.items()
     }
-    return config.model_copy(update={"cluster": cluster, "models": models}), tuple(warnings)
+    return config.model_copy(update={"cluster": cluster, "models": models}), warnings
 
 
 def listed_changes(config: Config, model: str | None) -> list[Listed]:

@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fairreplay.metrics.service import sized
 from fairreplay.trace.values import epoch_us
 
 Floats = NDArray[np.float64]
@@ -66,15 +65,15 @@ def levels(rows: pl.DataFrame, windows: pl.DataFrame, start: datetime, end: date
         usual = usual & (number > 0)
     tenants, types = (tuple(sorted(rows[key].unique().to_list())) for key in ("tenant", "type"))
     edges = np.array([*map(epoch_us, starts), epoch_us(end)], np.int64)
-    inside = sized(rows.filter((pl.col("arrived_at") >= starts[0]) & (pl.col("arrived_at") < end)))
+    inside = rows.filter((pl.col("arrived_at") >= starts[0]) & (pl.col("arrived_at") < end))
     shape = (len(starts), len(tenants), len(types))
     cell = (
-        np.searchsorted(edges, inside["arrived_us"].to_numpy(), side="right") - 1,
+        np.searchsorted(edges, inside["arrived_at"].to_physical().to_numpy(), side="right") - 1,
         inside["tenant"].cast(pl.Enum(tenants)).to_physical().to_numpy(),
         inside["type"].cast(pl.Enum(types)).to_physical().to_numpy(),
     )
     flat = np.ravel_multi_index(cell, shape)
-    tokens = (inside["prompt"] + inside["cached"] + inside["output"]).to_numpy()
+    tokens = inside.select(_size("prompt_tokens") + _size("output_tokens")).to_series().to_numpy()
     size = int(np.prod(shape))
     return Levels(
         starts=tuple(starts),
@@ -86,6 +85,12 @@ def levels(rows: pl.DataFrame, windows: pl.DataFrame, start: datetime, end: date
         usual=usual,
         judged=judged,
     )
+
+
+def _size(column: str) -> pl.Expr:
+    """Tokens; the tenant's median where they are unknown (0 where the tenant has none)."""
+    value = pl.col(column).cast(pl.Float64)
+    return value.fill_null(value.median().over("tenant")).fill_null(0.0)
 
 
 def usual_level(counts: Floats, usual: Bools) -> tuple[Floats, Floats]:

@@ -7,7 +7,7 @@ cluster is one of whole replicas. Listed changes are reverted one by one ("the d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
@@ -46,10 +46,11 @@ class Fix:
     title: str
     snippet: str | None
     interventions: tuple[Intervention, ...]
+    is_revert: bool = False
 
 
 def recommendations(
-    causes: Sequence[str],
+    causes: Mapping[str, Sequence[str]],
     evidence: Evidence,
     scene: Scene,
     base: Sequence[Intervention],
@@ -57,21 +58,27 @@ def recommendations(
     hit: Sequence[str],
     period: Callable[[Sequence[Intervention]], Judged | None],
 ) -> tuple[Recommendation, ...]:
-    """Fixes for ``causes`` (primary first), the best of each cause first; then the other listed changes, reverted.
+    """Fixes for ``causes``, the best of each cause first; then the other listed changes, reverted.
+
+    A fix that does not help the metrics of its cause is left out; a reverted change never is.
 
     Args:
+        causes: cause -> metrics of which it is the primary one (none: of the whole alone), the whole's first.
         base: what the baseline replay holds besides the config (a calibration, an inferred change).
         hit: metrics whose deficits count.
         period: replays the whole period with some interventions; () is its baseline. The first fix is tried on it.
     """
     fixes = [fix for cause in causes if cause in FIXES for fix in FIXES[cause](evidence)]
     fixes += reverts(evidence, causes)
-    measured = []
+    measured: list[tuple[Recommendation, Fix]] = []
     for fix in fixes:
         try:
-            measured.append(_measured(fix, scene, base, baseline, hit))
+            own = tuple(causes.get(fix.cause or "", ())) or tuple(hit)
+            made = _measured(fix, scene, base, baseline, own, hit)
         except UsageError:
             continue  # the sandbox cannot hold this fix
+        if made.removed > 0 or fix.is_revert:
+            measured.append((made, fix))
     order = {cause: number for number, cause in enumerate(causes)}
     measured.sort(key=lambda one: (order.get(one[0].cause or "", len(order)), -one[0].removed))
     if measured and measured[0][0].cause in order and measured[0][0].removed > 0:
@@ -80,21 +87,31 @@ def recommendations(
 
 
 def _measured(
-    fix: Fix, scene: Scene, base: Sequence[Intervention], baseline: Judged, hit: Sequence[str]
-) -> tuple[Recommendation, Fix]:
+    fix: Fix,
+    scene: Scene,
+    base: Sequence[Intervention],
+    baseline: Judged,
+    own: tuple[str, ...],
+    hit: Sequence[str],
+) -> Recommendation:
     interventions = (*base, *fix.interventions)
     after = judge(scene, simulate(scene, interventions))
-    whole = sum(baseline.deficits[metric] for metric in hit)
-    made = Recommendation(
+
+    def removed(metrics: Sequence[str]) -> float:
+        whole = sum(baseline.deficits[metric] for metric in metrics)
+        return 1 - sum(after.deficits[metric] for metric in metrics) / whole if whole > 0 else 0.0
+
+    return Recommendation(
         cause=fix.cause,
         title=fix.title,
         snippet=fix.snippet,
         before=effect(baseline),
         after=effect(after),
-        removed=1 - sum(after.deficits[metric] for metric in hit) / whole if whole > 0 else 0.0,
+        metrics=own,
+        removed=removed(own),
+        removed_all=removed(hit),
         inputs=inputs(scene, interventions),
     )
-    return made, fix
 
 
 def _over_period(
@@ -243,7 +260,7 @@ FIXES: Final[Mapping[str, Callable[[Evidence], list[Fix]]]] = {
 # ---- listed changes, reverted ----
 
 
-def reverts(evidence: Evidence, causes: Sequence[str]) -> list[Fix]:
+def reverts(evidence: Evidence, causes: Collection[str]) -> list[Fix]:
     """Each ``changes`` entry in force, taken back on its own; an answer to a cause if it took away what that lacks."""
     fixes = []
     starving = starving_policy_changes(evidence.changes, evidence.begins)
@@ -263,6 +280,7 @@ def reverts(evidence: Evidence, causes: Sequence[str]) -> list[Fix]:
                 title=f"Take back the change of {change.at:%Y-%m-%d %H:%M} ({', '.join(change.keys)})",
                 snippet=_engine_words(change),
                 interventions=({"kind": "undo", "changes": [change.undo(change.keys)]},),
+                is_revert=True,
             )
         )
     for at in _weight_changes(evidence.config, evidence.end):
@@ -272,6 +290,7 @@ def reverts(evidence: Evidence, causes: Sequence[str]) -> list[Fix]:
                 title=f"Take back the tenants' weights of {at:%Y-%m-%d %H:%M}",
                 snippet=None,
                 interventions=({"kind": "undo_weights", "at": at.isoformat()},),
+                is_revert=True,
             )
         )
     return fixes
@@ -295,7 +314,7 @@ def _engine_words(change: Listed) -> str:
         if key == "step_time":
             value = "{ " + ", ".join(f"{name} = {part!r}" for name, part in value.model_dump().items()) + " }"
         flag = VLLM_FLAGS.get(key)
-        if flag is not None:
+        if flag is not None and (key != "policy" or value in VLLM_POLICIES):
             lines.append(f"vLLM: {flag} {value}")
         elif isinstance(value, bool):
             lines.append(f"{key} = {str(value).lower()}")
@@ -313,6 +332,9 @@ VLLM_FLAGS: Final = {
     "block_size": "--block-size",
     "long_prefill_token_threshold": "--long-prefill-token-threshold",
 }
+
+
+VLLM_POLICIES: Final = ("fcfs", "priority")
 
 
 def _replicas(evidence: Evidence) -> int:

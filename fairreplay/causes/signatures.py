@@ -22,8 +22,8 @@ from fairreplay.config.model import Config, resolve_cluster
 from fairreplay.metrics.entitlement import fair_weights
 from fairreplay.metrics.measure import TFR_DEGRADED
 from fairreplay.metrics.preemption import recompute_tax
-from fairreplay.metrics.service import waits_until
 from fairreplay.sandbox.plan import weight_in_force
+from fairreplay.trace.schema import TIMESTAMP
 
 THRASH_PREEMPTIONS: Final = 2
 THRASH_SHARE: Final = 0.02
@@ -407,7 +407,7 @@ def _kv_use(evidence: Evidence) -> float | None:
             engine = state
     blocks = min([engine.num_gpu_blocks, *(change.after.num_gpu_blocks for change in evidence.changes)])
     replicas = evidence.rows["replica"].n_unique() if evidence.rows["replica"].null_count() == 0 else cluster.replicas
-    start, end = (pl.lit(at).cast(pl.Datetime("us", "UTC")) for at in (evidence.start, evidence.end))
+    start, end = (pl.lit(at).cast(TIMESTAMP) for at in (evidence.start, evidence.end))
     began = pl.coalesce("scheduled_at", "first_token_at")
     held = (
         (pl.min_horizontal(pl.col("finished_at"), end) - pl.max_horizontal(began, start))
@@ -424,15 +424,11 @@ def _kv_use(evidence: Evidence) -> float | None:
 
 def _oldest_waiting(evidence: Evidence) -> dict[str, float]:
     """By type: the longest that a request had waited by the time it was scheduled, or by the episode's end."""
-    start_us, end_us = (int(at.timestamp() * 1_000_000) for at in (evidence.start, evidence.end))
-    rows = evidence.rows.with_columns(
-        pl.col("arrived_at").cast(pl.Int64).alias("arrived_us"),
-        pl.col("scheduled_at").cast(pl.Int64).alias("scheduled_us"),
-        pl.col("first_token_at").cast(pl.Int64).alias("first_token_us"),
-        pl.col("finished_at").cast(pl.Int64).alias("finished_us"),
-    ).with_columns(waits_until().alias("until_us"))
-    waiting = rows.filter((pl.col("until_us") > start_us) & (pl.col("arrived_us") < end_us))
-    age = (pl.min_horizontal(pl.col("until_us"), pl.lit(end_us)) - pl.col("arrived_us")).max() / 1e6
+    start, end = (pl.lit(at).cast(TIMESTAMP) for at in (evidence.start, evidence.end))
+    gone = pl.when(pl.col("status") == "ok").then("arrived_at").otherwise("finished_at")
+    until = pl.min_horizontal(pl.coalesce("scheduled_at", "first_token_at", gone).fill_null(end), end)
+    age = (until - pl.col("arrived_at")).dt.total_microseconds().clip(0, None).max() / 1e6
+    waiting = evidence.rows.filter((until > start) & (pl.col("arrived_at") < end))
     return {row["type"]: row["age"] for row in waiting.group_by("type").agg(age.alias("age")).sort("type").to_dicts()}
 
 
@@ -465,6 +461,8 @@ def strongest(found: Mapping[str, Signature], causes: Sequence[str]) -> list[str
             return 1.0
         if cause == "type_starvation":
             return one.threshold / max(one.number, 1e-3)
+        if cause == "preemption_thrash":
+            return max(one.number / one.threshold, (one.details["recompute_tax"] or 0.0) / THRASH_TAX)
         if cause == "weight_skew":
             return _away(one.number) / one.threshold
         return one.number / one.threshold

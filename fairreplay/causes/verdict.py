@@ -7,7 +7,7 @@ cause is taken away. Everything here turns into JSON (``document``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 CAUSES: Final = ("burst", "preemption_thrash", "type_starvation", "weight_skew", "capacity_shortfall")
@@ -101,8 +101,12 @@ class Recommendation:
     before: Mapping[str, float | None]
     after: Mapping[str, float | None]
     """Means over the episode's windows (scr, jfi, tfr), the least min_x, and ``deficit_scr`` etc."""
+    metrics: tuple[str, ...]
+    """The metrics that it is there for: those whose primary cause it answers, else all with a deficit."""
     removed: float
-    """Part of the episode's summed deficit (metrics with a cause) that is gone."""
+    """Part of the summed deficit of ``metrics`` that is gone; negative: it makes them worse."""
+    removed_all: float
+    """The same over all metrics with a deficit of at least .5."""
     period_before: Mapping[str, float | None] | None = None
     period_after: Mapping[str, float | None] | None = None
     hurts_period: bool | None = None
@@ -135,3 +139,8 @@ class Verdict:
     inferred: Inferred | None = None
     assumptions: tuple[str, ...] = ()
     """What a reader must know, e.g. ``simulated baseline``, no preemption counts, no baseline windows."""
+
+
+def document(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as JSON, every number unrounded: what ``counterfactual.recompute`` and a reader's doubt need."""
+    return asdict(verdict)

@@ -8,7 +8,7 @@ from datetime import datetime
 from fairreplay.causes.demand import Burst
 from fairreplay.causes.in_force import Listed, less_kv, less_speed
 from fairreplay.causes.signatures import Evidence, is_skewed, weight_skews
-from fairreplay.causes.verdict import UNEXPLAINED, Inferred, Signature
+from fairreplay.causes.verdict import UNEXPLAINED, Inferred, Recommendation, Signature
 
 NAMED_MAX = 2
 """Tenants that a sentence names; the others are counted."""
@@ -40,10 +40,10 @@ def reason(
 
 
 def burst(evidence: Evidence, _found: Mapping[str, Signature], _inferred: Inferred | None) -> str:
-    by_ratio = sorted(evidence.bursts, key=lambda one: (-one.ratio, one.tenant))
+    by_ratio = sorted(evidence.bursts, key=lambda one: (one.types is not None, -one.ratio, one.tenant))
     first: dict[str, Burst] = {}
     for one in by_ratio:
-        first.setdefault(one.tenant, one)
+        first.setdefault(one.tenant, one)  # the tenant as a whole, if it bursts as a whole
     if not first:
         return "some tenants sent more than usual"
     windows = [window for one in evidence.bursts for window in one.windows]
@@ -103,6 +103,19 @@ def capacity_shortfall(evidence: Evidence, _found: Mapping[str, Signature], infe
             f"from {_clock(levels.starts[windows[0]])} to {_clock(levels.ends[windows[-1]])}"
         )
     return " and ".join(said) or "the demand, not unusual, was more than the cluster serves in time"
+
+
+def effect_of(one: Recommendation) -> str:
+    """What a fix does to the deficit of the metrics that it is there for, and to all."""
+    names = "/".join(name.upper() for name in one.metrics)
+    said = f"{_removes(one.removed)} of the {names} deficit"
+    if abs(one.removed_all - one.removed) >= 0.005:
+        said += f", {_removes(one.removed_all)} of all"
+    return said + ("; helps this episode and hurts the period" if one.hurts_period else "")
+
+
+def _removes(part: float) -> str:
+    return f"removes {part:.0%}" if part >= 0 else f"adds {-part:.0%}"
 
 
 WHAT = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,7 +40,7 @@ def entitlements(capacity: Floats, weights: Floats, demand: Floats) -> Floats:
     return np.where(runs_out, np.minimum(demand, water * weights), demand)
 
 
-def fair_weights(config: Config, tenants: list[str]) -> Floats:
+def fair_weights(config: Config, tenants: Sequence[str]) -> Floats:
     """Weights that entitlements follow, by tenant: what was promised, not what happens to be in force.
 
     A commitment weighs ``committed / mean commitment``; a tenant without one has its configured weight, else 1.

@@ -41,3 +41,11 @@ def least_served(x: Floats, entitled: Floats) -> tuple[Floats, np.ndarray[tuple[
     whose = values.argmin(axis=1)
     least = values[np.arange(len(x)), whose]
     return np.where(np.isinf(least), np.nan, least), np.where(np.isinf(least), -1, whose)
+
+
+def service_gap(per_weight: Floats, through: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Floats:
+    """VTC's measure: largest difference of service per weight between two tenants backlogged ``through`` the window."""
+    enough = through.sum(axis=1) >= 2
+    most = np.where(through, per_weight, -np.inf).max(axis=1, initial=-np.inf)
+    least = np.where(through, per_weight, np.inf).min(axis=1, initial=np.inf)
+    return np.where(enough, np.where(enough, most, 0.0) - np.where(enough, least, 0.0), np.nan)

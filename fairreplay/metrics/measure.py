@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from fairreplay.config.model import Config, SloTtft
 from fairreplay.metrics import jfi, preemption, scr, service, types
 from fairreplay.metrics.entitlement import Floats, entitlements, fair_weights
+from fairreplay.metrics.load import Bools, Columns, Group, Ints, Load
 from fairreplay.metrics.options import MeasureOptions
-from fairreplay.metrics.windows import Grid, grid, trace_end_us
+from fairreplay.metrics.windows import Grid, grid
 from fairreplay.trace.schema import TIMESTAMP
+
+Result = TypeVar("Result")
 
 SCR_DEGRADED: Final = 0.95
 JFI_DEGRADED: Final = 0.9
@@ -85,8 +92,13 @@ class Measured:
     assumptions: tuple[str, ...]
 
 
+CELLS_MAX: Final = 1 << 18
+ROWS_MAX: Final = 1 << 18
+"""Windows are measured in parts of about so many (window, tenant) cells and requests, which bounds the memory."""
+
+
 def measure(
-    outcome: pl.DataFrame,
+    outcome: pl.DataFrame | pl.LazyFrame,
     config: Config,
     options: MeasureOptions,
     source: str,
@@ -97,26 +109,28 @@ def measure(
     ``slo`` holds every source to the same targets: those that ``slos_of`` gave for the log. A request counts in the
     window of its arrival; service counts when it is delivered, also for requests that arrived before ``since``.
     """
-    targets, assumed = slo if slo is not None else slos_of(outcome, config, options)
-    windows: list[pl.DataFrame] = []
-    tenants: list[pl.DataFrame] = []
-    kinds: list[pl.DataFrame] = []
-    end_us = trace_end_us(outcome) if len(outcome) else 0
-    for model in models(outcome):
-        tables = _measure_group(of_model(outcome, model), config, options, targets, end_us)
-        stamp = (pl.lit(model, pl.String).alias("model"), pl.lit(source).alias("source"))
-        for made, table, schema in zip(
-            (windows, tenants, kinds), tables, (WINDOW_SCHEMA, TENANT_SCHEMA, TYPE_SCHEMA), strict=True
-        ):
-            made.append(table.with_columns(stamp).select(pl.col(name).cast(dtype) for name, dtype in schema.items()))
+    load = Load(outcome)
+    targets, assumed = slo if slo is not None else _slos(load, config, options)
+    found = _tables(load, config, options, targets, source)
     return Measured(
-        windows=pl.concat(windows) if windows else pl.DataFrame(schema=WINDOW_SCHEMA),
-        tenants=pl.concat(tenants) if tenants else pl.DataFrame(schema=TENANT_SCHEMA),
-        types=pl.concat(kinds) if kinds else pl.DataFrame(schema=TYPE_SCHEMA),
+        windows=_joined(found, "windows", WINDOW_SCHEMA),
+        tenants=_joined(found, "tenants", TENANT_SCHEMA),
+        types=_joined(found, "types", TYPE_SCHEMA),
         slo=targets,
         assumed_slo=assumed,
-        assumptions=_assumptions(outcome, config, options, targets, assumed),
+        assumptions=_assumptions(load, config, options, targets, assumed),
     )
+
+
+def measure_windows(
+    outcome: pl.DataFrame | pl.LazyFrame,
+    config: Config,
+    options: MeasureOptions,
+    source: str,
+    slo: Mapping[str, SloTtft],
+) -> pl.DataFrame:
+    """The table ``windows`` of ``measure`` alone: in less time, for whoever asks for many outcomes of one episode."""
+    return _joined(_tables(Load(outcome), config, options, slo, source, only_windows=True), "windows", WINDOW_SCHEMA)
 
 
 def models(rows: pl.DataFrame) -> list[str | None]:
@@ -129,75 +143,148 @@ def of_model(rows: pl.DataFrame, model: str | None) -> pl.DataFrame:
     return rows.filter(pl.col("model").eq_missing(pl.lit(model, pl.String)))
 
 
-def slos_of(outcome: pl.DataFrame, config: Config, options: MeasureOptions) -> tuple[dict[str, SloTtft], bool]:
+def slos_of(
+    outcome: pl.DataFrame | pl.LazyFrame, config: Config, options: MeasureOptions
+) -> tuple[dict[str, SloTtft], bool]:
     """TTFT targets by tenant, and whether they were assumed from ``outcome``."""
-    tenants = sorted(outcome["tenant"].unique().to_list())
-    if outcome.is_empty():
+    return _slos(Load(outcome), config, options)
+
+
+def _slos(load: Load, config: Config, options: MeasureOptions) -> tuple[dict[str, SloTtft], bool]:
+    if not load.groups:
         return {}, False
-    return scr.slos(config, tenants, outcome, grid(outcome, options))
+    first, end = min(group.first_us for group in load.groups), max(group.end_us for group in load.groups)
+    return scr.slos(config, load, grid(first, end, options))
 
 
-def _measure_group(
-    group: pl.DataFrame, config: Config, options: MeasureOptions, slo: Mapping[str, SloTtft], end_us: int
-) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Windows, tenants and types of one model group; ``end_us`` is the end of the whole trace, not of this model."""
-    frame = grid(group, options)
-    rows = service.sized(group)
-    tenants, kinds = sorted(group["tenant"].unique().to_list()), sorted(group["type"].unique().to_list())
-    served = service.served_by_window(rows, options.spread, frame).with_columns(
-        service.units(config.cost).alias("units")
-    )
-    waiting = service.waiting_by_window(rows, options.spread, frame)
-    refused = service.refused_by_window(rows, frame)
-    unmet = pl.concat([waiting.drop("waiting"), refused.drop("refused")]).with_columns(
-        service.units(config.cost).alias("units"), pl.lit(1.0).alias("one")
-    )
-    inside = rows.with_columns(frame.index(pl.col("arrived_at")).alias("window")).filter(
-        pl.col("window").is_between(0, frame.count - 1)
-    )
-    judged = scr.judged(group, slo, frame, options.min_samples, options.refusals, end_us)
-    weights = fair_weights(config, tenants)
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of some windows of a model group; ``tenants`` and ``types`` are null if only windows are wanted."""
 
-    got = _dense(served, "tenant", tenants, "units", frame)
-    lacks = _dense(unmet, "tenant", tenants, "units", frame)
-    backlog = _dense(unmet, "tenant", tenants, "one", frame) > 0
-    demand = got + lacks
+    windows: pl.DataFrame
+    tenants: pl.DataFrame | None
+    types: pl.DataFrame | None
+
+
+def _joined(found: list[_Tables], name: str, schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    tables: list[pl.DataFrame] = [table for one in found if (table := getattr(one, name)) is not None]
+    if not tables:
+        return pl.DataFrame(schema=schema)
+    return pl.concat(table.select(pl.col(name).cast(dtype) for name, dtype in schema.items()) for table in tables)
+
+
+def _tables(
+    load: Load,
+    config: Config,
+    options: MeasureOptions,
+    slo: Mapping[str, SloTtft],
+    source: str,
+    only_windows: bool = False,
+) -> list[_Tables]:
+    end_us = max((group.end_us for group in load.groups), default=0)
+    found = []
+    for group in load.groups:
+        whole = grid(group.first_us, group.end_us, options)
+        windows_max = max(1, min(CELLS_MAX // len(group.tenants), whole.count * ROWS_MAX // group.rows))
+        targets = scr.targets_us(slo, group.tenants)
+        stamp = (pl.lit(group.model, pl.String).alias("model"), pl.lit(source).alias("source"))
+
+        def sum_part(
+            rows: Columns, part: Grid, group: Group = group, targets: Ints = targets
+        ) -> tuple[Grid, service.Sums]:
+            return part, service.sums(rows, part, group, targets, end_us, config.cost, options)
+
+        earlier: types.Arrivals | None = None
+        for part, sums in in_order(sum_part, _parts(load, group, whole, windows_max)):
+            tables, earlier = _part_tables(sums, part, group, config, options, targets, earlier, only_windows)
+            found.append(
+                _Tables(
+                    windows=tables.windows.with_columns(stamp),
+                    tenants=None if tables.tenants is None else tables.tenants.with_columns(stamp),
+                    types=None if tables.types is None else tables.types.with_columns(stamp),
+                )
+            )
+    return found
+
+
+def _parts(load: Load, group: Group, whole: Grid, windows_max: int) -> Iterator[tuple[Columns, Grid]]:
+    """Parts of the grid in time order, each with the rows that arrived in it or last until it."""
+    before = load.lasting(group, whole.start_us)
+    for part in whole.parts(windows_max):
+        rows = before.followed_by(load.slice(group, part.start_us, part.end_us))
+        if part.end_us < whole.end_us:
+            before = rows.take(rows.lasts_until(part.end_us))
+        yield rows, part
+
+
+def in_order(function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+    """``function(*call)`` of each of ``calls`` in their order, with up to two in work and two waiting at once."""
+    calls = iter(calls)
+    first = list(itertools.islice(calls, 2))
+    if len(first) < 2:
+        yield from (function(*call) for call in first)
+        return
+    with ThreadPoolExecutor(2) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for call in itertools.chain(first, calls):
+            waiting.append(pool.submit(function, *call))
+            if len(waiting) == 4:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _part_tables(
+    sums: service.Sums,
+    part: Grid,
+    group: Group,
+    config: Config,
+    options: MeasureOptions,
+    targets: Ints,
+    earlier: types.Arrivals | None,
+    only_windows: bool,
+) -> tuple[_Tables, types.Arrivals | None]:
+    """The tables of the windows of ``part``, and what the floors of the part after it follow from."""
+    judged = scr.judged(sums.tenants.sums, targets, options.min_samples)
+    weights = fair_weights(config, group.tenants)
+    got, backlog = sums.tenants.served(config.cost), sums.tenants.backlog()
+    demand = got + sums.tenants.unmet(config.cost)
     entitled = entitlements(got.sum(axis=1), weights, demand)
     x = jfi.attainment(got, entitled)
     min_x, whose = jfi.least_served(x, entitled)
-    names = np.array([*tenants, None], dtype=object)
-
-    tenant_table = (
-        _long(frame, "tenant", tenants, served=got, demand=demand, entitlement=entitled, x=x, backlog=backlog)
-        .join(judged.select("window", "tenant", "requests", "pass"), on=["window", "tenant"], how="left")
-        .with_columns(pl.col("requests").fill_null(0))
-        .filter((pl.col("requests") > 0) | (pl.col("demand") > 0))
+    kinds = types.measured(sums, config, earlier)
+    windows = part.frame().with_columns(
+        pl.Series("requests", judged.requests.sum(axis=1)),
+        *_scr(judged, weights, group.tenants),
+        _column("jfi", jfi.jain(x, entitled > 0)),
+        _column("jfi_raw", _jfi_raw(got, config, group.tenants)),
+        _column("min_x", min_x),
+        _names("min_x_tenant", group.tenants, whose),
+        _column("service_gap", jfi.service_gap(got / weights, sums.through)),
+        _column("tfr", kinds.tfr),
+        _column("tfr_raw", kinds.tfr_raw),
+        _names("tfr_type", group.types, kinds.whose),
+        _column("recompute_tax", preemption.taxes(sums.windows)),
+        pl.Series("drain", part.starts_us() > group.last_us),
     )
-    type_table, tfr, tfr_type, tfr_raw = _types(frame, inside, served, unmet, kinds, config)
-    windows = (
-        frame.frame()
-        .join(inside.group_by("window").agg(pl.len().alias("requests")), on="window", how="left")
-        .join(_scr(judged, dict(zip(tenants, weights.tolist(), strict=True))), on="window", how="left")
-        .join(preemption.taxed(inside), on="window", how="left")
-        .sort("window")
-        .with_columns(
-            pl.col("requests").fill_null(0),
-            pl.col("failing").fill_null([]),
-            pl.col("tenants_insufficient").fill_null(0),
-            _column("jfi", jfi.jain(x, entitled > 0)),
-            _column("jfi_raw", _jfi_raw(got, config, tenants)),
-            _column("min_x", min_x),
-            pl.Series("min_x_tenant", names[whose].tolist(), dtype=pl.String),
-            _column("service_gap", _service_gap(got / weights, _backlogged_through(rows, frame, tenants))),
-            _column("tfr", tfr),
-            _column("tfr_raw", tfr_raw),
-            pl.Series("tfr_type", tfr_type, dtype=pl.String),
-            (pl.col("start") > group["arrived_at"].max()).alias("drain"),
-        )
-        .with_columns(degraded().alias("degraded"))
-    )
-    starts = frame.frame().select("window", "start")
-    return windows, tenant_table.join(starts, on="window"), type_table.join(starts, on="window")
+    windows = windows.with_columns(degraded().alias("degraded"))
+    if only_windows:
+        return _Tables(windows, None, None), kinds.last
+    tenants = _long(
+        part,
+        "tenant",
+        group.tenants,
+        (judged.requests > 0) | (demand > 0),
+        requests=judged.requests,
+        served=got,
+        demand=demand,
+        entitlement=entitled,
+        x=x,
+        backlog=backlog,
+        decided=judged.decided,
+        passed=judged.passed,
+    ).with_columns(pl.when("decided").then("passed").alias("pass"))
+    return _Tables(windows, tenants, _long(part, "type", group.types, kinds.demand > 0, **kinds.columns)), kinds.last
 
 
 def degraded() -> pl.Expr:
@@ -211,23 +298,20 @@ def degraded() -> pl.Expr:
     return pl.any_horizontal(test.fill_null(False) for test in below) & ~pl.col("drain")
 
 
-def _scr(judged: pl.DataFrame, weights: Mapping[str, float]) -> pl.DataFrame:
-    """By window: ``scr``, ``scr_weighted``, ``failing``, ``tenants_insufficient``; null SCR where nobody is judged."""
-    weight = pl.col("tenant").replace_strict(weights, return_dtype=pl.Float64)
-    known = pl.col("pass").is_not_null()
-    return (
-        judged.group_by("window")
-        .agg(
-            pl.col("pass").mean().alias("scr"),
-            ((weight * pl.col("pass")).sum() / weight.filter(known).sum()).alias("scr_weighted"),
-            pl.col("tenant").filter(~pl.col("pass")).sort().alias("failing"),
-            (~known).sum().cast(pl.Int64).alias("tenants_insufficient"),
-        )
-        .with_columns(pl.when(pl.col("scr").is_not_null()).then(pl.col("scr_weighted")).alias("scr_weighted"))
-    )
+def _scr(judged: scr.Judged, weights: Floats, tenants: Sequence[str]) -> list[pl.Series]:
+    """``scr``, ``scr_weighted``, ``failing``, ``tenants_insufficient``; null SCR where nobody is judged."""
+    known = judged.decided.any(axis=1)
+    count, weight = judged.decided.sum(axis=1), (judged.decided * weights).sum(axis=1)
+    passed, passed_weight = judged.passed.sum(axis=1), (judged.passed * weights).sum(axis=1)
+    return [
+        _column("scr", np.where(known, passed / np.where(known, count, 1), np.nan)),
+        _column("scr_weighted", np.where(known, passed_weight / np.where(known, weight, 1.0), np.nan)),
+        _lists("failing", judged.decided & ~judged.passed, tenants),
+        pl.Series("tenants_insufficient", ((judged.requests > 0) & ~judged.decided).sum(axis=1)),
+    ]
 
 
-def _jfi_raw(got: Floats, config: Config, tenants: list[str]) -> Floats:
+def _jfi_raw(got: Floats, config: Config, tenants: Sequence[str]) -> Floats:
     """The essay's form: served over committed tokens, of all tenants with a commitment, quiet ones included."""
     committed = config.commitments()
     if not committed:
@@ -238,107 +322,40 @@ def _jfi_raw(got: Floats, config: Config, tenants: list[str]) -> Floats:
     return jfi.jain(x, np.ones_like(x, np.bool_))
 
 
-def _backlogged_through(
-    rows: pl.DataFrame, frame: Grid, tenants: list[str]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Whether each tenant had a waiting request at every instant of a window, shape (W, T)."""
-    waits = (
-        rows.select("tenant", pl.col("arrived_us").alias("begin"), service.waits_until().alias("stop"))
-        .filter(pl.col("stop") > pl.col("begin"))
-        .sort("tenant", "begin")
-        .with_columns(pl.col("stop").cum_max().shift(1).over("tenant").alias("before"))
-        .with_columns((pl.col("before").is_null() | (pl.col("begin") > pl.col("before"))).cum_sum().alias("run"))
-        .group_by("tenant", "run")
-        .agg(pl.col("begin").min(), pl.col("stop").max())
+# ---- arrays as columns ----
+
+
+def _long(part: Grid, key: str, names: Sequence[str], which: Bools, **columns: NDArray[Any]) -> pl.DataFrame:
+    """Arrays of shape (windows, names) as one row for each (window, name) of ``which``; NaN becomes null."""
+    window, name = np.nonzero(which)
+    start = pl.Series("start", part.starts_us()[window]).cast(TIMESTAMP)
+    return pl.DataFrame(
+        [start, _names(key, names, name), *(_column(title, array[which]) for title, array in columns.items())]
     )
-    first = -((frame.start_us - pl.col("begin")).floordiv(frame.size_us))
-    beyond = (pl.col("stop") - frame.start_us).floordiv(frame.size_us)
-    covered = (
-        waits.with_columns(first.clip(0, None).alias("first"), beyond.clip(None, frame.count).alias("beyond"))
-        .filter(pl.col("first") < pl.col("beyond"))
-        .with_columns(pl.int_ranges("first", "beyond").alias("window"), pl.lit(1.0).alias("one"))
-        .explode("window")
-    )
-    return _dense(covered, "tenant", tenants, "one", frame) > 0
 
 
-def _service_gap(per_weight: Floats, through: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Floats:
-    """VTC's measure: largest difference of service per weight between two tenants backlogged through the window."""
-    if per_weight.shape[1] == 0:
-        return np.full(len(per_weight), np.nan)
-    most = np.where(through, per_weight, -np.inf).max(axis=1)
-    least = np.where(through, per_weight, np.inf).min(axis=1)
-    enough = through.sum(axis=1) >= 2
-    return np.where(enough, np.where(enough, most, 0.0) - np.where(enough, least, 0.0), np.nan)
-
-
-def _types(
-    frame: Grid, inside: pl.DataFrame, served: pl.DataFrame, unmet: pl.DataFrame, kinds: list[str], config: Config
-) -> tuple[pl.DataFrame, Floats, list[str | None], Floats]:
-    """The type table, and by window TFR, whose it is, and the essay's raw form."""
-    got = _dense(served, "type", kinds, "units", frame)
-    demand = got + _dense(unmet, "type", kinds, "units", frame)
-    waits = _dense(unmet, "type", kinds, "one", frame) > 0
-    cost = service.request_cost(config.cost)
-    stats = inside.group_by("window", "type").agg(
-        pl.len().cast(pl.Float64).alias("n"), cost.mean().alias("mean"), cost.std(ddof=0).alias("sigma")
-    )
-    arrivals, mean, sigma = (_dense(stats, "type", kinds, name, frame) for name in ("n", "mean", "sigma"))
-    total = arrivals.sum(axis=1, keepdims=True)
-    share = np.where(total > 0, arrivals / np.where(total > 0, total, 1.0), 0.0)
-    cv = np.where(mean > 0, sigma / np.where(mean > 0, mean, 1.0), 0.0)
-    # A floor follows the window before, so that a starved type's floor does not chase its own decline.
-    # A window without arrivals has no shares: the last one that had some stands for it.
-    number = np.arange(frame.count)
-    last = np.maximum.accumulate(np.where(total[:, 0] > 0, number, -1))
-    before = np.concatenate([[-1], last[:-1]])
-    before = np.where(before >= 0, before, number)
-    rho = types.floors(share[before], cv[before], sigma[before], config.floor)
-    ratio = types.ratios(got, demand, rho, waits)
-    all_served = got.sum(axis=1, keepdims=True)
-    actual = np.where(all_served > 0, got / np.where(all_served > 0, all_served, 1.0), np.nan)
-    raw = np.where(rho > 0, actual / np.where(rho > 0, rho, 1.0), np.nan)
-    known = ~np.isnan(ratio)
-    least = np.where(known, ratio, np.inf)
-    whose = least.argmin(axis=1)
-    tfr = np.where(known.any(axis=1), least.min(axis=1), np.nan)
-    names = [
-        None if np.isnan(value) else kinds[index] for index, value in zip(whose.tolist(), tfr.tolist(), strict=True)
-    ]
-    table = _long(
-        frame, "type", kinds, share=actual, floor=rho, ratio=ratio, ratio_raw=raw, leak=types.leaks(got, demand, rho)
-    ).join(_long(frame, "type", kinds, demand=demand).filter(pl.col("demand") > 0), on=["window", "type"], how="semi")
-    return table, tfr, names, raw.min(axis=1)
-
-
-# ---- dense and long ----
-
-
-def _dense(table: pl.DataFrame, key: str, names: list[str], value: str, frame: Grid) -> Floats:
-    """``value`` summed by (window, ``key``) as an array of shape (windows, names); 0 where there is no row."""
-    dense = np.zeros((frame.count, len(names)))
-    if not table.is_empty():
-        column = {name: index for index, name in enumerate(names)}
-        summed = table.group_by("window", key).agg(pl.col(value).sum()).sort("window", key)
-        at = summed[key].replace_strict(column, return_dtype=pl.Int64).to_numpy()
-        dense[summed["window"].to_numpy(), at] = summed[value].cast(pl.Float64).to_numpy()
-    return dense
-
-
-def _long(frame: Grid, key: str, names: list[str], **columns: np.ndarray[tuple[int, ...], np.dtype]) -> pl.DataFrame:
-    """Arrays of shape (windows, names) as one row per (window, name); NaN becomes null."""
-    index = pl.Series("window", np.repeat(np.arange(frame.count, dtype=np.int64), len(names)))
-    named = pl.Series(key, names * frame.count, dtype=pl.String)
-    return pl.DataFrame([index, named, *(_column(name, array.reshape(-1)) for name, array in columns.items())])
-
-
-def _column(name: str, values: np.ndarray[tuple[int, ...], np.dtype]) -> pl.Series:
+def _column(name: str, values: NDArray[Any]) -> pl.Series:
     series = pl.Series(name, values)
     return series.fill_nan(None) if series.dtype == pl.Float64 else series
 
 
+def _names(name: str, names: Sequence[str], index: Ints) -> pl.Series:
+    """The names at these places; null where the place is negative."""
+    places = pl.Series(np.where(index < 0, len(names), index))
+    return pl.Series(name, [*names, None], dtype=pl.String).gather(places)
+
+
+def _lists(name: str, which: Bools, names: Sequence[str]) -> pl.Series:
+    """The names of each row's true entries, shape (rows, names) to (rows,)."""
+    _, place = np.nonzero(which)
+    ends = np.cumsum(which.sum(axis=1))
+    flat = _names(name, names, place).to_list()
+    lists = [flat[first:last] for first, last in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
+    return pl.Series(name, lists, dtype=pl.List(pl.String))
+
+
 def _assumptions(
-    outcome: pl.DataFrame, config: Config, options: MeasureOptions, slo: Mapping[str, SloTtft], assumed: bool
+    load: Load, config: Config, options: MeasureOptions, slo: Mapping[str, SloTtft], assumed: bool
 ) -> tuple[str, ...]:
     """What a reader must know to trust the tables, in a fixed order."""
     said = []
@@ -350,9 +367,9 @@ def _assumptions(
         )
     if not slo:
         said.append("no SLO: none is set and the rows have no first tokens, so SCR is not judged")
-    if not outcome.is_empty() and outcome["scheduled_at"].null_count() == len(outcome):
+    if load.all_null("scheduled_at"):
         said.append("scheduled_at is unknown: a request is taken to wait until its first token")
-    if not outcome.is_empty() and outcome["preemptions"].null_count() == len(outcome):
+    if load.all_null("preemptions"):
         said.append("preemptions are unknown in this source; they are not counted as none")
     if not any(tenant.committed_tokens_per_month or tenant.weight for tenant in config.tenants.values()):
         said.append("no commitments or weights are set: every tenant is entitled to the same share")

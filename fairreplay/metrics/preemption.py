@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
-THRASH_TOTAL = 3
-"""A request with this many preemptions thrashes (two within 60 s do too, where a log gives their instants)."""
+from fairreplay.metrics import kernel
+from fairreplay.metrics.entitlement import Floats
+from fairreplay.metrics.kernel import THRASH_TOTAL
+from fairreplay.metrics.load import Ints
+
+THRASH_CLOSE = 2
+THRASH_WITHIN_US = 60_000_000
 
 
 def recompute_tax(recomputed_tokens: int, computed_tokens: int) -> float | None:
@@ -16,6 +22,20 @@ def recompute_tax(recomputed_tokens: int, computed_tokens: int) -> float | None:
 def recovery_s(prompt: int, generated: int, cached: int, prefill_tokens_per_s: float) -> float:
     """Seconds to compute a victim again: ``(prompt + generated - cached) / prefill throughput``."""
     return (prompt + generated - cached) / prefill_tokens_per_s
+
+
+def marginal_loss_s(preempted_share: float, recovery_s: float) -> float:
+    """The essay's expected loss of a request to preemption, ``pi * C_r``; shown, never divided by a step's time."""
+    return preempted_share * recovery_s
+
+
+def thrashes(instants_us: Ints) -> bool:
+    """Whether a request that was preempted at these instants thrashes: two within 60 s, or three in all."""
+    at = np.sort(instants_us)
+    close = len(at) >= THRASH_CLOSE and bool(
+        (at[THRASH_CLOSE - 1 :] - at[: 1 - THRASH_CLOSE] <= THRASH_WITHIN_US).any()
+    )
+    return close or len(at) >= THRASH_TOTAL
 
 
 def taxed(rows: pl.DataFrame) -> pl.DataFrame:
@@ -35,4 +55,12 @@ def taxed(rows: pl.DataFrame) -> pl.DataFrame:
     sums = known.group_by("window").agg(redone.sum().alias("redone"), (once + redone).sum().alias("computed"))
     return sums.select(
         "window", pl.when(pl.col("computed") > 0).then(pl.col("redone") / pl.col("computed")).alias("recompute_tax")
+    )
+
+
+def taxes(windows: Ints) -> Floats:
+    """Recompute tax of each window (``service.Sums.windows``); NaN where nothing is known."""
+    computed = windows[:, kernel.COMPUTED]
+    return np.asarray(
+        np.where(computed > 0, windows[:, kernel.REDONE] / np.where(computed > 0, computed, 1), np.nan), np.float64
     )

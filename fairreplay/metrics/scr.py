@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
+import numpy as np
 import polars as pl
 
 from fairreplay.config.model import QUANTILES, Config, MinSamples, SloTtft
 from fairreplay.errors import UsageError
+from fairreplay.metrics import kernel
+from fairreplay.metrics.entitlement import Floats
+from fairreplay.metrics.load import Bools, Ints, Load
+from fairreplay.metrics.service import NO_TARGET
 from fairreplay.metrics.windows import Grid
 
-Q = {"p50": 50, "p90": 90, "p99": 99}
-ASSUMED_FACTOR = 1.5
+Q: Final = {"p50": 50, "p90": 90, "p99": 99}
+ASSUMED_FACTOR: Final = 1.5
+
+Number = TypeVar("Number", int, Ints, pl.Expr)
 
 
-def needed(q: int, n: pl.Expr) -> pl.Expr:
+def needed(q: int, n: Number) -> Number:
     """Samples that must meet the target for ``P_q <= s_q`` by nearest rank: ``ceil(q n / 100)``, in integers.
 
     ``P_q`` is the value of rank ``ceil(q n / 100)``; it is at most s exactly if that many samples are. The count needs
     no sort and adds up over shards.
     """
-    return (q * n + 99).floordiv(100)
+    return (q * n + 99) // 100
 
 
 def nearest_rank(values: pl.Series, q: int) -> float | None:
     """``x_(ceil(q n / 100))`` of the values sorted upward; null without values."""
     known = values.drop_nulls().sort()
-    return None if known.is_empty() else float(known[(q * len(known) + 99) // 100 - 1])
+    return None if known.is_empty() else float(known[needed(q, len(known)) - 1])
 
 
 def ttft_us(rows: pl.DataFrame) -> pl.Series:
@@ -34,82 +43,112 @@ def ttft_us(rows: pl.DataFrame) -> pl.Series:
     return (rows["first_token_at"] - rows["arrived_at"]).dt.total_microseconds()
 
 
-def judged(
-    rows: pl.DataFrame,
-    slo: Mapping[str, SloTtft],
-    grid: Grid,
-    min_samples: MinSamples,
-    refusals: str,
-    trace_end_us: int,
-) -> pl.DataFrame:
-    """One row per (window of arrival, tenant) with requests: ``window``, ``tenant``, ``requests``, ``pass``.
+@dataclass(frozen=True)
+class Judged:
+    """Every window and tenant, shape (windows, tenants): arrivals, and whether the judged quantiles meet the SLO."""
 
-    ``pass`` is null where no quantile has enough samples. Refused and failed requests, and cancelled ones, without a
-    first token are infinitely late (``refusals = "drop"`` leaves refused ones out). One still waiting at the trace's
-    end with age a misses q if a > s_q and is else left out of n for q. An ``ok`` row without times says nothing.
+    requests: Ints
+    decided: Bools
+    """Some quantile has enough samples, and the tenant a target."""
+    passed: Bools
+    """Decided, and no judged quantile is above its target."""
+
+
+def targets_us(slo: Mapping[str, SloTtft], tenants: Sequence[str]) -> Ints:
+    """Each tenant's TTFT targets in microseconds, shape (tenants, 3); ``NO_TARGET`` where it has none."""
+    return np.array(
+        [
+            [round(getattr(slo[name], quantile) * 1000) for quantile in QUANTILES] if name in slo else [NO_TARGET] * 3
+            for name in tenants
+        ],
+        np.int64,
+    ).reshape(-1, 3)
+
+
+def judged(cells: Ints, targets: Ints, min_samples: MinSamples) -> Judged:
+    """Judge every tenant in every window (``service.Sums.tenants``), by the requests that arrived in it.
+
+    Refused and failed requests, and cancelled ones, without a first token are infinitely late (``--refusals drop``
+    leaves refused ones out). One still waiting at the trace's end with age a misses q if a > s_q and is else left out
+    of n for q. An ``ok`` row without times says nothing.
     """
-    late = pl.col("status").is_in(["rejected", "failed", "cancelled"]) & pl.col("ttft_us").is_null()
-    waits = (pl.col("status") == "unfinished") & pl.col("ttft_us").is_null()
-    targets = pl.DataFrame(
-        [(name, *(round(getattr(target, quantile) * 1000) for quantile in QUANTILES)) for name, target in slo.items()],
-        schema={"tenant": pl.String, **{f"slo_{quantile}": pl.Int64 for quantile in QUANTILES}},
-        orient="row",
-    )
-    inside = (
-        rows.with_columns(grid.index(pl.col("arrived_at")).alias("window"), ttft_us(rows).alias("ttft_us"))
-        .filter(pl.col("window").is_between(0, grid.count - 1))
-        .join(targets, on="tenant", how="left")
-    )
-    if refusals == "drop":
-        late = late & (pl.col("status") != "rejected")
-    age = trace_end_us - pl.col("arrived_at").cast(pl.Int64)
-    counts = [pl.col("slo_p50").is_not_null().all().alias("has_target")]
-    for quantile in QUANTILES:
-        target = pl.col(f"slo_{quantile}")
-        met = pl.col("ttft_us") <= target
-        counts.append(met.sum().cast(pl.Int64).alias(f"met_{quantile}"))
-        sample = pl.col("ttft_us").is_not_null() | late | (waits & (age > target))
-        counts.append(sample.sum().cast(pl.Int64).alias(f"n_{quantile}"))
-    table = inside.group_by("window", "tenant").agg(pl.len().cast(pl.Int64).alias("requests"), *counts)
-    verdicts = []
-    for quantile in QUANTILES:
-        n = pl.col(f"n_{quantile}")
+    base = cells[:, :, kernel.ANSWERED] + cells[:, :, kernel.LATE]
+    decided, passed = np.zeros(base.shape, np.bool_), np.ones(base.shape, np.bool_)
+    for place, quantile in enumerate(QUANTILES):
+        n = base + cells[:, :, kernel.OVERDUE + place]
         enough = n >= getattr(min_samples, quantile)
-        verdicts.append(
-            pl.when(enough & pl.col("has_target")).then(pl.col(f"met_{quantile}") >= needed(Q[quantile], n))
-        )
-    decided = pl.any_horizontal(verdict.is_not_null() for verdict in verdicts)
-    passed = pl.all_horizontal(verdict.fill_null(True) for verdict in verdicts)
-    return table.with_columns(pl.when(decided).then(passed).alias("pass")).sort("window", "tenant")
+        decided |= enough
+        passed &= ~enough | (cells[:, :, kernel.MET + place] >= needed(Q[quantile], n))
+    decided &= targets[:, 0] != NO_TARGET
+    return Judged(requests=cells[:, :, kernel.REQUESTS], decided=decided, passed=passed & decided)
 
 
-def slos(config: Config, tenants: list[str], rows: pl.DataFrame, grid: Grid) -> tuple[dict[str, SloTtft], bool]:
+def quantiles_us(cells: Ints, answered_cell: Ints, answered_us: Ints) -> dict[str, Floats]:
+    """P50, P90 and P99 of TTFT by nearest rank, shape (windows, tenants), microseconds.
+
+    Infinite where the rank falls on a request that never got a first token, NaN without samples. Requests that still
+    wait are left out.
+    """
+    known = cells[:, :, kernel.ANSWERED].reshape(-1)
+    n = known + cells[:, :, kernel.LATE].reshape(-1)
+    _, ordered = sorted_by_cell(answered_cell, answered_us)
+    first = np.cumsum(known) - known
+    found = {}
+    for quantile, q in Q.items():
+        rank = needed(q, n)
+        value = np.where(n > 0, np.inf, np.nan)
+        inside = (n > 0) & (rank <= known)
+        value[inside] = ordered[(first + rank - 1)[inside]]
+        found[quantile] = value.reshape(cells.shape[:2])
+    return found
+
+
+def sorted_by_cell(cell: Ints, value: Ints) -> tuple[Ints, Ints]:
+    """Both in the order of ``cell`` (>= 0), then ``value``."""
+    if len(cell) == 0:
+        return cell, value
+    low, high = int(value.min()), int(value.max())
+    bits = (high - low).bit_length()
+    if bits + int(cell.max()).bit_length() > 63:
+        order = np.lexsort((value, cell))
+        return cell[order], value[order]
+    key = np.sort((cell << bits) | (value - low))  # one sort of plain numbers is several times faster
+    return key >> bits, (key & ((1 << bits) - 1)) + low
+
+
+def slos(config: Config, load: Load, grid: Grid) -> tuple[dict[str, SloTtft], bool]:
     """The TTFT targets of each tenant, and whether any was assumed.
 
     Without a target in the config: 1.5 times the pooled P50/P90/P99 of all tenants over the windows whose pooled P50
     is at most the median window's. A tenant's own past would excuse permanent starvation. No target at all where the
     rows have no first tokens.
     """
+    tenants = sorted({tenant for group in load.groups for tenant in group.tenants})
     own = {tenant: target for tenant in tenants if (target := config.slo_ttft_ms(tenant)) is not None}
     if len(own) == len(tenants):
         return own, False
-    assumed = assumed_slo(rows, grid)
+    assumed = assumed_slo(*load.waits(), grid)
     if assumed is None:
         return own, False
     return {tenant: own.get(tenant, assumed) for tenant in tenants}, True
 
 
-def assumed_slo(rows: pl.DataFrame, grid: Grid) -> SloTtft | None:
-    known = rows.with_columns(
-        ttft_us(rows).alias("ttft_us"), grid.index(pl.col("arrived_at")).alias("window")
-    ).drop_nulls("ttft_us")
-    if known.is_empty():
+def assumed_slo(arrived_us: Ints, ttft: Ints, grid: Grid) -> SloTtft | None:
+    """The target that stands in for a missing one (``slos``); null without a first token.
+
+    Raises:
+        UsageError: the first tokens are there at the arrival, so that no target can be met by waiting.
+    """
+    if len(ttft) == 0:
         return None
-    half = (50 * pl.len() + 99).floordiv(100) - 1
-    by_window = known.group_by("window").agg(pl.col("ttft_us").sort().get(half).alias("p50"))
-    usual = nearest_rank(by_window["p50"], 50)
-    calm = known.join(by_window.filter(pl.col("p50") <= usual), on="window", how="semi")["ttft_us"]
-    values = {name: nearest_rank(calm, q) for name, q in Q.items()}
-    if any(value is None or value <= 0 for value in values.values()):
+    window = grid.index(arrived_us)
+    window, ordered = sorted_by_cell(window - window.min(), ttft)
+    first = np.flatnonzero(np.diff(window, prepend=-1))
+    count = np.diff(np.append(first, len(window)))
+    median = ordered[first + needed(50, count) - 1]
+    usual = np.sort(median)[needed(50, len(median)) - 1]
+    calm = np.sort(ordered[np.repeat(median <= usual, count)])
+    values = {name: int(calm[needed(q, len(calm)) - 1]) for name, q in Q.items()}
+    if any(value <= 0 for value in values.values()):
         raise UsageError("no SLO is set and none can be assumed (first tokens at arrival): set [defaults] slo_ttft_ms")
-    return SloTtft(**{name: ASSUMED_FACTOR * value / 1000 for name, value in values.items() if value is not None})
+    return SloTtft(**{name: ASSUMED_FACTOR * value / 1000 for name, value in values.items()})

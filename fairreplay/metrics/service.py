@@ -1,174 +1,125 @@
-"""Served tokens over time, and what still waits: one rule for the log and for every sandbox row, in integers.
-
-Prompt tokens lie evenly over scheduled..first token (from the arrival where the schedule is unknown), output tokens
-evenly over first token..finish. ``spread = "decode"`` puts all of a request over first token..finish, as the VTC
-artifact does for its published numbers. Amounts are thousandths of a token, by cumulative floor division, so that the
-windows of a request add up to the whole exactly.
-"""
+"""What every window and tenant, and every window and type, was served, asked for and waited for."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-import polars as pl
+import numpy as np
 
 from fairreplay.config.model import Cost
+from fairreplay.metrics import kernel
+from fairreplay.metrics.entitlement import Floats
+from fairreplay.metrics.load import Bools, Columns, Group, Ints
+from fairreplay.metrics.options import MeasureOptions
 from fairreplay.metrics.windows import Grid
 
-MILLI: Final = 1000
-FOREVER_US: Final = 2**62
-KINDS: Final = ("prompt", "cached", "output")
-"""Kinds of tokens with a price each: computed prompt, prompt from the prefix cache, generated."""
+NO_TARGET: Final = -1
 
 
-def sized(group: pl.DataFrame) -> pl.DataFrame:
-    """``group`` with token counts ``prompt``, ``cached``, ``output`` (Int64) and instants in microseconds (``*_us``).
+@dataclass(frozen=True)
+class Cells:
+    """Sums by window and key (tenant or type), shape (windows, keys, fields of ``kernel``); token counts are exact."""
 
-    Where a size is unknown, the tenant's median stands in (rounded down; 0 where the tenant has none); it matters only
-    for what waits or was refused, never for what was served.
+    sums: Ints
+
+    def served(self, cost: Cost) -> Floats:
+        """Service units delivered in each window, shape (windows, keys)."""
+        return _units(self._kinds(kernel.SERVED), cost)
+
+    def unmet(self, cost: Cost) -> Floats:
+        """Service units of what waits at each window's end or was refused in it."""
+        return _units(np.cumsum(self._kinds(kernel.WAITING), axis=0) + self._kinds(kernel.UNMET), cost)
+
+    def backlog(self) -> Bools:
+        """Whether any request waits at the window's end or was refused in it."""
+        waiting = np.cumsum(self.sums[:, :, kernel.WAITERS], axis=0)
+        return np.asarray(waiting + self.sums[:, :, kernel.REFUSED] > 0)
+
+    def _kinds(self, field: int) -> Ints:
+        return self.sums[:, :, field : field + 3]
+
+
+def _units(milli: Ints, cost: Cost) -> Floats:
+    prices = (cost.prompt, cost.cached, cost.output)
+    return np.asarray(sum(milli[:, :, kind] * price for kind, price in enumerate(prices)) / kernel.MILLI, np.float64)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """All that is summed over the windows of a grid."""
+
+    tenants: Cells
+    types: Cells
+    windows: Ints
+    """Shape (windows, ``kernel.WINDOW_FIELDS``)."""
+    costs: Floats
+    """Shape (windows, types, 3): number, mean and squared deviations of the arrivals' service cost."""
+    through: Bools
+    """Whether a tenant had a waiting request at every instant of the window, shape (windows, tenants)."""
+    answered_cell: Ints
+    """Window * tenants + tenant of each arrival that got a first token; ``answered_us`` is its TTFT."""
+    answered_us: Ints
+
+
+def sums(
+    rows: Columns,
+    grid: Grid,
+    group: Group,
+    targets_us: Ints,
+    trace_end_us: int,
+    cost: Cost,
+    options: MeasureOptions,
+) -> Sums:
+    """Sum ``rows``, in order of arrival: all that arrived in the grid or lasts until it.
+
+    ``targets_us`` has shape (tenants, 3): TTFT targets of P50, P90 and P99, ``NO_TARGET`` where there is none.
     """
-
-    def known_or_median(column: str) -> pl.Expr:
-        value = pl.col(column).cast(pl.Int64)
-        return value.fill_null(value.median().over("tenant").floor().cast(pl.Int64)).fill_null(0)
-
-    cached = pl.min_horizontal(
-        pl.col("cached_tokens").cast(pl.Int64).fill_null(0), pl.col("prompt_tokens").cast(pl.Int64)
+    windows, tenants, types = grid.count, len(group.tenants), len(group.types)
+    by_tenant = np.zeros((windows + 1, tenants, kernel.TENANT_FIELDS), np.int64)
+    by_type = np.zeros((windows + 1, types, kernel.TYPE_FIELDS), np.int64)
+    by_window = np.zeros((windows, kernel.WINDOW_FIELDS), np.int64)
+    costs = np.zeros((windows, types, 3), np.float64)
+    through = np.zeros((windows + 1, tenants), np.int64)
+    cell, ttft = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    answered = kernel.add_requests_compiled(
+        rows.tenant,
+        rows.type,
+        rows.status,
+        rows.arrived,
+        rows.scheduled,
+        rows.first_token,
+        rows.finished,
+        rows.prompt,
+        rows.output,
+        rows.cached,
+        rows.recomputed,
+        rows.preemptions,
+        group.usual_prompt,
+        group.usual_output,
+        targets_us,
+        np.array([cost.prompt, cost.cached, cost.output], np.float64),
+        grid.start_us,
+        grid.size_us,
+        grid.count,
+        trace_end_us,
+        options.spread == "decode",
+        options.refusals == "drop",
+        by_tenant,
+        by_type,
+        by_window,
+        costs,
+        through,
+        np.full((tenants, 2), grid.start_us, np.int64),
+        cell,
+        ttft,
     )
-    refused = pl.col("status") == "rejected"
-    return group.with_columns(
-        (known_or_median("prompt_tokens") - cached.fill_null(0)).alias("prompt"),
-        cached.fill_null(0).alias("cached"),
-        # A refused request generated 0 tokens; what it asked for is best guessed from what its tenant usually gets.
-        pl.when(refused)
-        .then(pl.col("output_tokens").cast(pl.Int64).filter(~refused).median().over("tenant").floor().fill_null(0))
-        .otherwise(known_or_median("output_tokens"))
-        .cast(pl.Int64)
-        .alias("output"),
-        *(pl.col(name).cast(pl.Int64).alias(name.replace("_at", "_us")) for name in _INSTANTS),
+    return Sums(
+        tenants=Cells(by_tenant[:-1]),
+        types=Cells(by_type[:-1]),
+        windows=by_window,
+        costs=costs,
+        through=np.cumsum(through, axis=0)[:-1] > 0,
+        answered_cell=cell[:answered],
+        answered_us=ttft[:answered],
     )
-
-
-_INSTANTS: Final = ("arrived_at", "scheduled_at", "first_token_at", "finished_at")
-
-
-def phases(rows: pl.DataFrame, spread: str) -> pl.DataFrame:
-    """What each request was served and when: ``tenant``, ``type``, ``kind``, ``tokens``, ``from_us``, ``to_us``.
-
-    A request that is not known to have been answered was served nothing. A request whose first token is unknown but
-    whose finish is known (a log of end-to-end times) is served evenly from schedule or arrival to finish.
-    """
-    begin = pl.coalesce("scheduled_us", "arrived_us")
-    end = pl.coalesce("finished_us", "first_token_us")
-    first = pl.coalesce("first_token_us", pl.when(pl.col("status") == "ok").then(pl.col("finished_us")))
-    served = rows.filter(first.is_not_null() & (pl.col("status") != "rejected"))
-    if spread == "decode":
-        spans = dict.fromkeys(KINDS, (first, end))
-    else:
-        generated_from = pl.when(pl.col("first_token_us").is_null()).then(begin).otherwise(first)
-        spans = {"prompt": (begin, first), "cached": (begin, first), "output": (generated_from, end)}
-    parts = [
-        served.select(
-            "tenant",
-            "type",
-            pl.lit(kind).alias("kind"),
-            pl.col(kind).alias("tokens"),
-            start.alias("from_us"),
-            stop.alias("to_us"),
-        ).filter(pl.col("tokens") > 0)
-        for kind, (start, stop) in spans.items()
-    ]
-    return pl.concat(parts)
-
-
-def served_by_window(rows: pl.DataFrame, spread: str, grid: Grid) -> pl.DataFrame:
-    """``window``, ``tenant``, ``type`` and thousandths of tokens served (``prompt``, ``cached``, ``output``, Int64)."""
-    parts = phases(rows, spread).filter((pl.col("to_us") >= grid.start_us) & (pl.col("from_us") < grid.end_us))
-    first = grid.index(pl.col("from_us")).clip(0, grid.count - 1)
-    # The end is exclusive, but a span of no length lies in the window of its instant.
-    last = grid.index(pl.max_horizontal(pl.col("to_us") - 1, "from_us")).clip(0, grid.count - 1)
-    lower = grid.start_us + grid.size_us * pl.col("window")
-    return (
-        parts.with_columns(pl.int_ranges(first, last + 1).alias("window"))
-        .explode("window")
-        .with_columns((served_until(lower + grid.size_us) - served_until(lower)).alias("amount"))
-        .group_by("window", "tenant", "type")
-        .agg(pl.col("amount").filter(pl.col("kind") == kind).sum().alias(kind) for kind in KINDS)
-        .sort("window", "tenant", "type")
-    )
-
-
-def served_until(instant: pl.Expr, tokens: str = "tokens") -> pl.Expr:
-    """Thousandths of the column ``tokens`` served before ``instant`` when spread evenly over ``from_us``..``to_us``."""
-    span = pl.col("to_us") - pl.col("from_us")
-    elapsed = instant - pl.col("from_us")
-    whole = pl.col(tokens) * MILLI
-    part = (whole.cast(pl.Int128) * elapsed).floordiv(pl.max_horizontal(span, pl.lit(1))).cast(pl.Int64)
-    return pl.when(elapsed <= 0).then(pl.lit(0, pl.Int64)).when(elapsed >= span).then(whole).otherwise(part)
-
-
-def waiting_by_window(rows: pl.DataFrame, spread: str, grid: Grid) -> pl.DataFrame:
-    """Requests not yet scheduled at a window's end: ``window``, ``tenant``, ``type``, thousandths, ``waiting``.
-
-    Where ``scheduled_at`` is unknown, a request waits until its first token; the part of its prompt that the spread has
-    served by then is not waiting any more, so nothing is counted twice. One that got neither waits until its refusal
-    or failure.
-    """
-    until = waits_until()
-    waiting = rows.with_columns(until.alias("until_us")).filter(
-        (pl.col("until_us") > grid.start_us) & (pl.col("arrived_us") < grid.end_us)
-    )
-    first = grid.index(pl.col("arrived_us")).clip(0, None)
-    beyond = grid.index(pl.col("until_us") - 1).clip(None, grid.count)  # its end lies after the wait
-    waiting = waiting.with_columns(pl.col("arrived_us").alias("from_us"), pl.col("first_token_us").alias("to_us"))
-    exploded = waiting.with_columns(pl.int_ranges(first, beyond).alias("window")).explode("window").drop_nulls("window")
-    upper = grid.start_us + grid.size_us * (pl.col("window") + 1)
-    being_served = pl.col("scheduled_us").is_null() & pl.col("first_token_us").is_not_null()
-    left = []
-    for kind in KINDS:
-        served = pl.lit(0, pl.Int64)
-        if spread == "phases" and kind != "output":
-            served = pl.when(being_served).then(served_until(upper, kind)).otherwise(0)
-        left.append((pl.col(kind) * MILLI - served).alias(f"left_{kind}"))
-    return (
-        exploded.with_columns(left)
-        .group_by("window", "tenant", "type")
-        .agg(*(pl.col(f"left_{kind}").sum().alias(kind) for kind in KINDS), pl.len().cast(pl.Int64).alias("waiting"))
-        .sort("window", "tenant", "type")
-    )
-
-
-def waits_until() -> pl.Expr:
-    """When a request's wait ends, in microseconds; one that has no instant but its arrival is not known to have waited.
-
-    Nor is one that was answered, of which only the finish is known: it was served all along (``phases``).
-
-    An ``unfinished`` request waits on past the trace's end.
-    """
-    never = pl.when(pl.col("status") == "unfinished").then(FOREVER_US).otherwise(pl.col("arrived_us"))
-    gone = pl.when(pl.col("status") != "ok").then(pl.col("finished_us"))
-    return pl.coalesce("scheduled_us", "first_token_us", gone, never)
-
-
-def refused_by_window(rows: pl.DataFrame, grid: Grid) -> pl.DataFrame:
-    """Requests refused in a window (at their refusal, else at their arrival): same columns, ``refused`` counts them."""
-    at = grid.index(pl.coalesce("finished_us", "arrived_us"))
-    return (
-        rows.filter(pl.col("status") == "rejected")
-        .with_columns(at.alias("window"))
-        .filter(pl.col("window").is_between(0, grid.count - 1))
-        .group_by("window", "tenant", "type")
-        .agg(*((pl.col(kind) * MILLI).sum().alias(kind) for kind in KINDS), pl.len().cast(pl.Int64).alias("refused"))
-        .sort("window", "tenant", "type")
-    )
-
-
-def units(cost: Cost) -> pl.Expr:
-    """Service units (Float64) of the thousandths in ``prompt``, ``cached``, ``output``."""
-    prices = {"prompt": cost.prompt, "cached": cost.cached, "output": cost.output}
-    return pl.sum_horizontal(pl.col(kind).cast(pl.Float64) * price for kind, price in prices.items()) / MILLI
-
-
-def request_cost(cost: Cost) -> pl.Expr:
-    """Service units of a whole request (columns of ``sized``)."""
-    return pl.col("prompt") * cost.prompt + pl.col("cached") * cost.cached + pl.col("output") * cost.output

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from fairreplay.metrics.load import Ints
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
-from fairreplay.trace.schema import TIME_COLUMNS, TIMESTAMP
+from fairreplay.trace.schema import TIMESTAMP
 from fairreplay.trace.values import epoch_us
 
 
@@ -24,40 +26,38 @@ class Grid:
     def end_us(self) -> int:
         return self.start_us + self.size_us * self.count
 
-    def index(self, instant: pl.Expr) -> pl.Expr:
-        """Window number of an instant column (may lie outside 0..count-1)."""
-        return (instant.cast(pl.Int64) - self.start_us).floordiv(self.size_us)
+    def index(self, instant_us: Ints) -> Ints:
+        """Window numbers of instants (may lie outside 0..count-1)."""
+        return np.asarray((instant_us - self.start_us) // self.size_us)
+
+    def starts_us(self) -> Ints:
+        return self.start_us + self.size_us * np.arange(self.count, dtype=np.int64)
 
     def frame(self) -> pl.DataFrame:
-        """One row a window: ``window`` (number), ``start``, ``end``."""
-        starts = self.start_us + self.size_us * np.arange(self.count, dtype=np.int64)
+        """One row a window: ``start``, ``end``."""
+        starts = self.starts_us()
         return pl.DataFrame(
-            {
-                "window": np.arange(self.count, dtype=np.int64),
-                "start": pl.Series(starts).cast(TIMESTAMP),
-                "end": pl.Series(starts + self.size_us).cast(TIMESTAMP),
-            }
+            {"start": pl.Series(starts).cast(TIMESTAMP), "end": pl.Series(starts + self.size_us).cast(TIMESTAMP)}
         )
 
+    def parts(self, windows_max: int) -> Iterator[Grid]:
+        """The same windows in time order, at most ``windows_max`` at once."""
+        for first in range(0, self.count, windows_max):
+            yield Grid(self.start_us + self.size_us * first, self.size_us, min(windows_max, self.count - first))
 
-def grid(group: pl.DataFrame, options: MeasureOptions) -> Grid:
-    """The grid over one model group (canonical columns, not empty).
 
-    From the first arrival (or ``since``) to the last instant that the group knows (or ``until``), so that the drain
-    after the last arrival has its windows too. The whole period as one window is exactly ``[since, until)`` where they
-    are given; its end is else just after the last instant.
+def grid(first_us: int, end_us: int, options: MeasureOptions) -> Grid:
+    """The grid over rows whose first arrival and last instant are ``first_us`` and ``end_us``.
+
+    From the first arrival (or ``since``) to the last instant (or ``until``), so that the drain after the last arrival
+    has its windows too. The whole period as one window is exactly ``[since, until)`` where they are given; its end is
+    else just after the last instant.
     """
-    first = epoch_us(options.since) if options.since else int(group["arrived_at"].cast(pl.Int64).min())  # type: ignore[arg-type]
-    end = epoch_us(options.until) if options.until else trace_end_us(group) + 1
+    first = epoch_us(options.since) if options.since else first_us
+    end = epoch_us(options.until) if options.until else end_us + 1
     end = max(end, first + 1)
     if options.window_us == WHOLE_PERIOD:
         return Grid(first, end - first, 1)
     size = options.window_us
     start = first // size * size
     return Grid(start, size, -(-(end - start) // size))
-
-
-def trace_end_us(group: pl.DataFrame) -> int:
-    """The last instant that any row names."""
-    last = group.select(pl.max_horizontal(pl.col(TIME_COLUMNS).cast(pl.Int64).max())).item()
-    return int(last)

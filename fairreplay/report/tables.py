@@ -8,8 +8,9 @@ import polars as pl
 
 from fairreplay.config.model import Config
 from fairreplay.metrics.fidelity import fidelity
+from fairreplay.metrics.kernel import THRASH_TOTAL
 from fairreplay.metrics.measure import of_model
-from fairreplay.metrics.preemption import THRASH_TOTAL, taxed
+from fairreplay.metrics.preemption import taxed
 from fairreplay.report.facts import SourceFacts, by_source
 from fairreplay.report.levels import slo_use
 from fairreplay.report.rounding import rounded

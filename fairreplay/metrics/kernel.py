@@ -1,0 +1,302 @@
+"""One pass over requests: everything that is summed by window, compiled.
+
+Served tokens lie over time by one rule for the log and for every sandbox row. Prompt tokens lie evenly over
+scheduled..first token (from the arrival where the schedule is unknown), output tokens evenly over first token..finish;
+``decode`` puts all of a request over first token..finish, as the VTC artifact does for its published numbers. Amounts
+are thousandths of a token, by cumulative floor division, so that the windows of a request add up to the whole exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from fairreplay.metrics.load import (
+    CANCELLED,
+    FAILED,
+    FOREVER,
+    OK,
+    REJECTED,
+    UNFINISHED,
+    UNKNOWN,
+    Ints,
+)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MILLI: Final = 1000
+THRASH_TOTAL: Final = 3
+"""A request with this many preemptions thrashes (two within 60 s do too, where a log gives their instants)."""
+
+# What a cell (window and tenant, or window and type) holds, all integers; kinds of tokens are prompt, cached, output.
+SERVED: Final = 0  # thousandths of tokens delivered in the window, by kind
+UNMET: Final = 3  # refused in the window, less what has begun to be served of a prompt that still waits, by kind
+WAITING: Final = 6  # change against the window before of what waits at its end, by kind
+WAITERS: Final = 9  # likewise the number of requests
+REFUSED: Final = 10  # requests refused in the window
+TYPE_FIELDS: Final = 11
+REQUESTS: Final = 11  # arrivals
+LATE: Final = 12  # of these, without a first token for good
+ANSWERED: Final = 13
+MET: Final = 14  # TTFT within the target of P50, P90, P99
+OVERDUE: Final = 17  # still waiting at the trace's end for longer than the target
+TENANT_FIELDS: Final = 20
+
+# What a window holds.
+REDONE: Final = 0
+COMPUTED: Final = 1
+PREEMPTIONS: Final = 2
+PREEMPTED: Final = 3
+THRASHING: Final = 4
+TOLD: Final = 5  # arrivals whose preemptions are known
+WINDOW_FIELDS: Final = 6
+
+# What the spread of service cost is reckoned from, by window and type (Welford).
+COUNT: Final = 0
+MEAN: Final = 1
+SQUARES: Final = 2
+
+
+def _compiled(function: Function) -> Function:
+    return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+
+
+@_compiled
+def served_until(instant: int, begin: int, end: int, tokens: int) -> int:
+    """Thousandths of ``tokens`` served before ``instant`` when spread evenly over ``begin``..``end``."""
+    whole, span, elapsed = tokens * MILLI, end - begin, instant - begin
+    if elapsed <= 0:
+        return 0
+    if elapsed >= span:
+        return whole
+    # whole * elapsed // span, which may need more than 64 bits: long division with digits of ``elapsed`` so small that
+    # a remainder times a digit fits.
+    quotient, rest = whole // span, whole % span
+    if span < 1 << 31:
+        return quotient * elapsed + rest * elapsed // span
+    width = 0
+    while span >> width:
+        width += 1
+    bits = 62 - width
+    place = width // bits * bits
+    more, remainder = 0, 0
+    while place >= 0:
+        now = (remainder << bits) + rest * ((elapsed >> place) & ((1 << bits) - 1))
+        more = (more << bits) + now // span
+        remainder = now % span
+        place -= bits
+    return quotient * elapsed + more
+
+
+@_compiled
+def add_span(
+    by_tenant: Ints,
+    by_type: Ints,
+    tenant: int,
+    kind: int,
+    begin: int,
+    end: int,
+    field: int,
+    tokens: int,
+    start: int,
+    size: int,
+    count: int,
+) -> None:
+    """Add the part of tokens served over ``begin``..``end`` that lies in each window to ``field`` of its cells."""
+    end = max(begin, end)
+    if tokens <= 0 or end < start or begin >= start + size * count:
+        return
+    low = max((begin - start) // size, 0)
+    # The end is exclusive, but a span of no length lies in the window of its instant.
+    high = min((max(end - 1, begin) - start) // size, count - 1)
+    if low == high and begin >= start and end <= start + size * (low + 1):
+        by_tenant[low, tenant, field] += tokens * MILLI
+        by_type[low, kind, field] += tokens * MILLI
+        return
+    before = served_until(start + size * low, begin, end, tokens)
+    for window in range(max(low, 0), max(high, 0) + 1):
+        now = served_until(start + size * (window + 1), begin, end, tokens)
+        by_tenant[window, tenant, field] += now - before
+        by_type[window, kind, field] += now - before
+        before = now
+
+
+@_compiled
+def add_all(cells: Ints, window: int, key: int, field: int, sign: int, prompt: int, cached: int, output: int) -> None:
+    cells[window, key, field] += sign * prompt * MILLI
+    cells[window, key, field + 1] += sign * cached * MILLI
+    cells[window, key, field + 2] += sign * output * MILLI
+
+
+@_compiled
+def mark(through: Ints, tenant: int, begin: int, stop: int, start: int, size: int) -> None:
+    """Note that a tenant had a waiting request at every instant of ``begin``..``stop``, as changes by window."""
+    low, beyond = -((start - begin) // size), (stop - start) // size
+    if low < beyond:
+        through[low, tenant] += 1
+        through[beyond, tenant] -= 1
+
+
+def add_requests(
+    tenants: Ints,
+    kinds: Ints,
+    statuses: Ints,
+    arrived: Ints,
+    scheduled: Ints,
+    first_token: Ints,
+    finished: Ints,
+    prompts: Ints,
+    outputs: Ints,
+    from_cache: Ints,
+    recomputed: Ints,
+    preemptions: Ints,
+    usual_prompt: Ints,
+    usual_output: Ints,
+    targets: Ints,
+    prices: NDArray[np.float64],
+    start: int,
+    size: int,
+    count: int,
+    trace_end: int,
+    decode: bool,
+    drop_refused: bool,
+    by_tenant: Ints,
+    by_type: Ints,
+    by_window: Ints,
+    costs: NDArray[np.float64],
+    through: Ints,
+    runs: Ints,
+    cell: Ints,
+    ttft: Ints,
+) -> int:
+    """Add requests, in order of arrival, to the windows ``start + size * i``; instants in microseconds.
+
+    Args:
+        targets: shape (tenants, 3), TTFT targets of P50, P90, P99; negative where there is none.
+        by_tenant, by_type: shape (windows + 1, keys, fields), the last window takes what leaves after the grid.
+        by_window: shape (windows, ``WINDOW_FIELDS``); ``costs``: shape (windows, types, 3).
+        through: shape (windows + 1, tenants), changes; ``runs``: shape (tenants, 2), the wait that goes on, all 0.
+        cell, ttft: shape (requests,), filled with window * tenants + tenant and TTFT of those that were answered.
+
+    Returns:
+        How many were answered.
+    """
+    stop_us, answered = start + size * count, 0
+    for row in range(len(arrived)):
+        tenant, kind, status, at = tenants[row], kinds[row], statuses[row], arrived[row]
+        schedule, first, finish = scheduled[row], first_token[row], finished[row]
+        cached = max(from_cache[row], 0)
+        prompt, output = prompts[row], outputs[row]
+        if prompt == UNKNOWN:
+            prompt = usual_prompt[tenant]
+        else:
+            cached = min(cached, prompt)
+        prompt = max(prompt - cached, 0)
+        if output == UNKNOWN or status == REJECTED:
+            output = usual_output[tenant]
+
+        # What it was served, and when. One that is not known to have been answered was served nothing. One whose first
+        # token is unknown but whose finish is known (a log of end-to-end times) is served evenly up to its finish.
+        begin = at if schedule == UNKNOWN else schedule
+        end = first if finish == UNKNOWN else finish
+        turn = finish if first == UNKNOWN and status == OK else first
+        if turn != UNKNOWN and status != REJECTED:
+            prompt_from, prompt_to = (turn, end) if decode else (begin, turn)
+            output_from = begin if first == UNKNOWN and not decode else turn
+            add_span(by_tenant, by_type, tenant, kind, prompt_from, prompt_to, SERVED, prompt, start, size, count)
+            add_span(by_tenant, by_type, tenant, kind, prompt_from, prompt_to, SERVED + 1, cached, start, size, count)
+            add_span(by_tenant, by_type, tenant, kind, output_from, end, SERVED + 2, output, start, size, count)
+
+        # Until when it waits. One that has no instant but its arrival is not known to have waited, nor is one that was
+        # answered, of which only the finish is known: it was served all along. ``unfinished`` waits on for ever.
+        stop = at
+        if schedule != UNKNOWN:
+            stop = schedule
+        elif first != UNKNOWN:
+            stop = first
+        elif status != OK and finish != UNKNOWN:
+            stop = finish
+        elif status == UNFINISHED:
+            stop = FOREVER
+        low, beyond = max((at - start) // size, 0), min((stop - 1 - start) // size, count)
+        if stop > start and low < beyond:
+            for window, sign in ((low, 1), (beyond, -1)):
+                add_all(by_tenant, window, tenant, WAITING, sign, prompt, cached, output)
+                add_all(by_type, window, kind, WAITING, sign, prompt, cached, output)
+                by_tenant[window, tenant, WAITERS] += sign
+                by_type[window, kind, WAITERS] += sign
+            # Where the schedule is unknown, a part of the prompt counts as served before the first token: it does not
+            # wait as well.
+            if schedule == UNKNOWN and first != UNKNOWN and not decode:
+                for window in range(low, beyond):
+                    upper = start + size * (window + 1)
+                    for field, tokens in ((UNMET, prompt), (UNMET + 1, cached)):
+                        begun = served_until(upper, at, first, tokens)
+                        by_tenant[window, tenant, field] -= begun
+                        by_type[window, kind, field] -= begun
+        if status == REJECTED:
+            refusal = at if finish == UNKNOWN else finish
+            window = (refusal - start) // size
+            if 0 <= window < count:
+                add_all(by_tenant, window, tenant, UNMET, 1, prompt, cached, output)
+                add_all(by_type, window, kind, UNMET, 1, prompt, cached, output)
+                by_tenant[window, tenant, REFUSED] += 1
+                by_type[window, kind, REFUSED] += 1
+
+        # The tenant's waits, merged.
+        wait_from, wait_to = max(at, start), min(stop, stop_us)
+        if wait_to > wait_from:
+            if wait_from > runs[tenant, 1]:
+                mark(through, tenant, runs[tenant, 0], runs[tenant, 1], start, size)
+                runs[tenant, 0] = wait_from
+                runs[tenant, 1] = wait_to
+            else:
+                runs[tenant, 1] = max(runs[tenant, 1], wait_to)
+
+        if at < start:
+            continue
+        window = (at - start) // size
+        own = by_tenant[window, tenant]
+        own[REQUESTS] += 1
+        if first != UNKNOWN:
+            wait = first - at
+            own[ANSWERED] += 1
+            for q in range(3):
+                if wait <= targets[tenant, q]:
+                    own[MET + q] += 1
+            cell[answered] = window * through.shape[1] + tenant
+            ttft[answered] = wait
+            answered += 1
+        elif status in (FAILED, CANCELLED) or (status == REJECTED and not drop_refused):
+            own[LATE] += 1
+        elif status == UNFINISHED:
+            for q in range(3):
+                if trace_end - at > targets[tenant, q]:
+                    own[OVERDUE + q] += 1
+
+        cost = prompt * prices[0] + cached * prices[1] + output * prices[2]
+        spread = costs[window, kind]
+        spread[COUNT] += 1
+        off = cost - spread[MEAN]
+        spread[MEAN] += off / spread[COUNT]
+        spread[SQUARES] += off * (cost - spread[MEAN])
+
+        done = by_window[window]
+        if first != UNKNOWN and recomputed[row] != UNKNOWN and prompts[row] != UNKNOWN and outputs[row] != UNKNOWN:
+            done[REDONE] += recomputed[row]
+            done[COMPUTED] += recomputed[row] + prompts[row] - max(from_cache[row], 0) + max(outputs[row] - 1, 0)
+        if preemptions[row] != UNKNOWN:
+            done[TOLD] += 1
+            done[PREEMPTIONS] += preemptions[row]
+            done[PREEMPTED] += preemptions[row] > 0
+            done[THRASHING] += preemptions[row] >= THRASH_TOTAL
+    for tenant in range(len(runs)):
+        mark(through, tenant, runs[tenant, 0], runs[tenant, 1], start, size)
+    return answered
+
+
+add_requests_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(add_requests)
