@@ -35,6 +35,7 @@ from fairreplay.sandbox.plan import (
     shards,
     stable_hash,
     take_load,
+    with_known_policies,
 )
 from fairreplay.sandbox.replay import SEMANTICS
 from fairreplay.store.store import Store
@@ -171,8 +172,6 @@ def recompute(given: Mapping[str, Any], store: Store, config: Config) -> Judged:
     Raises:
         UsageError: the config is not the one of the verdict.
     """
-    from fairreplay.causes.in_force import with_known_policies
-
     config, _ = with_known_policies(config)
     if config_hash(config) != given["config_hash"]:
         raise UsageError(

@@ -21,7 +21,6 @@ from fairreplay.causes.in_force import (
     listed_changes,
     policies_in_force,
     starving_policy_changes,
-    with_known_policies,
 )
 from fairreplay.causes.levels import BASELINE, WINDOWS_BEFORE, levels
 from fairreplay.causes.players import CLASSES, Player, players
@@ -46,6 +45,7 @@ from fairreplay.config.model import Config, SloTtft
 from fairreplay.errors import UsageError
 from fairreplay.metrics.measure import Measured, measure, of_model, slos_of
 from fairreplay.metrics.options import MeasureOptions
+from fairreplay.sandbox.plan import with_known_policies
 
 REPRODUCED_MIN: Final = 0.5
 REPRODUCED_MAX: Final = 2.0

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from fairreplay.config.model import Config, Engine, EngineChange, EngineKeys, resolve_cluster
-from fairreplay.sandbox.policies import POLICIES
 
 RECENT: Final = timedelta(hours=1)
 """A decrease that is older was there all through the healthy hour before: it is not what changed."""
@@ -37,33 +36,6 @@ class Listed:
     def undo(self, keys: Sequence[str]) -> dict[str, Any]:
         """The part of an intervention of kind ``undo`` that takes back these of its keys."""
         return {"layer": self.layer, "index": self.index, "at": self.at.isoformat(), "keys": list(keys)}
-
-
-def with_known_policies(config: Config) -> tuple[Config, dict[datetime, str]]:
-    """``config`` without policies in ``changes`` that the sandbox does not know, and a warning for each such instant.
-
-    Such a change did happen, but what it did is not known: it is treated as unlisted.
-    """
-    warnings: dict[datetime, str] = {}
-
-    def known(changes: Sequence[EngineChange], where: str) -> tuple[EngineChange, ...]:
-        kept = []
-        for change in changes:
-            if change.policy is not None and change.policy not in POLICIES:
-                warnings[change.at] = (
-                    f"policy {change.policy!r} of the {where} change at {change.at:%Y-%m-%dT%H:%M:%SZ} is unknown to "
-                    "the sandbox: what it did counts as an unlisted change"
-                )
-                change = change.model_copy(update={"policy": None})
-            kept.append(change)
-        return tuple(kept)
-
-    cluster = config.cluster.model_copy(update={"changes": known(config.cluster.changes, "[cluster]")})
-    models = {
-        name: table.model_copy(update={"changes": known(table.changes, f"[models.{name}]")})
-        for name, table in config.models.items()
-    }
-    return config.model_copy(update={"cluster": cluster, "models": models}), warnings
 
 
 def listed_changes(config: Config, model: str | None) -> list[Listed]:

@@ -140,7 +140,11 @@ def weight_skew(evidence: Evidence) -> Player | None:
 
 def committed_weights(evidence: Evidence) -> Intervention:
     names = sorted(evidence.rows["tenant"].unique().to_list())
-    return {"kind": "weights", "weights": dict(zip(names, fair_weights(evidence.config, names).tolist(), strict=True))}
+    weights = fair_weights(evidence.config, names).tolist()
+    return {
+        "kind": "weights",
+        "weights": {name: max(1e-6, round(x, 6)) for name, x in zip(names, weights, strict=True)},
+    }
 
 
 def floor_shares(evidence: Evidence) -> dict[str, float]:

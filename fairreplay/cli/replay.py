@@ -39,7 +39,7 @@ def replay(
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store."""
     from fairreplay.config.load import load_config
     from fairreplay.metrics.fidelity import fidelity
-    from fairreplay.sandbox.plan import baseline_policy
+    from fairreplay.sandbox.plan import baseline_policy, with_known_policies
     from fairreplay.sandbox.replay import find_replays
     from fairreplay.sandbox.replay import replay as run
     from fairreplay.store.outcomes import outcome
@@ -49,6 +49,8 @@ def replay(
     settings = load_config(config)
     opened = open_store(store)
     baseline = baseline_policy(settings)
+    for warning in with_known_policies(settings)[1].values():
+        note(warning, quiet=quiet)
     note_compilation(quiet=quiet)
     summaries = run(opened, settings, policy or [baseline], begin, end)
     found = find_replays(opened, settings, begin, end)

@@ -13,6 +13,7 @@ from typing import Final
 
 from fairreplay import __version__
 from fairreplay.causes.episodes import Episode
+from fairreplay.causes.verdict import document as verdict_document
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -20,7 +21,7 @@ from fairreplay.report import text
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.levels import METRICS, THRESHOLDS, level, longest_run, minutes_below, worst
 from fairreplay.report.provenance import StoreFacts, config_digest, data_quality, settings
-from fairreplay.report.rounding import RULE, rounded, rounded_all
+from fairreplay.report.rounding import RULE, plain, rounded, rounded_all
 from fairreplay.report.schema import (
     SCHEMA_VERSION,
     CauseCount,
@@ -293,11 +294,12 @@ def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
         "tokens_hurt": episode.tokens_hurt,
         "cause": episode.cause,
         "shares": None if episode.shares is None else {key: round(x, 6) for key, x in episode.shares.items()},
-        "by_metric": dict(episode.by_metric),
+        "by_metric": plain(episode.by_metric),
         "confidence": episode.confidence,
         "reason": episode.reason,
-        "signatures": dict(episode.signatures),
+        "signatures": plain(episode.signatures),
         "recommendation": episode.recommendation,
+        "verdict": None if episode.verdict is None else plain(verdict_document(episode.verdict)),
     }
 
 

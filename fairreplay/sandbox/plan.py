@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import numpy as np
 import polars as pl
 
-from fairreplay.config.model import Cluster, Config, Engine, resolve_cluster
+from fairreplay.config.model import Cluster, Config, Engine, EngineChange, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox.engine import (
     MAX_PERIOD_PS,
@@ -99,6 +99,33 @@ def check_policy(policy: str) -> str:
     return policy
 
 
+def with_known_policies(config: Config) -> tuple[Config, dict[datetime, str]]:
+    """``config`` without policies in ``changes`` that the sandbox does not know, and a warning for each such instant.
+
+    Such a change did happen, but what it did is not known: it is treated as unlisted.
+    """
+    warnings: dict[datetime, str] = {}
+
+    def known(changes: Sequence[EngineChange], where: str) -> tuple[EngineChange, ...]:
+        kept = []
+        for change in changes:
+            if change.policy is not None and change.policy not in POLICIES:
+                warnings[change.at] = (
+                    f"policy {change.policy!r} of the {where} change at {change.at:%Y-%m-%dT%H:%M:%SZ} is unknown to "
+                    "the sandbox: what it did counts as an unlisted change"
+                )
+                change = change.model_copy(update={"policy": None})
+            kept.append(change)
+        return tuple(kept)
+
+    cluster = config.cluster.model_copy(update={"changes": known(config.cluster.changes, "[cluster]")})
+    models = {
+        name: table.model_copy(update={"changes": known(table.changes, f"[models.{name}]")})
+        for name, table in config.models.items()
+    }
+    return config.model_copy(update={"cluster": cluster, "models": models}), warnings
+
+
 def take_load(frame: pl.DataFrame) -> Load:
     """The rows of ``frame`` (canonical columns) that load the cluster.
 
@@ -134,6 +161,7 @@ def shards(load: Load, config: Config, policy: str) -> tuple[Shard, ...]:
             placement ``logged`` over rows without a replica.
     """
     check_policy(policy)
+    config, _ = with_known_policies(config)
     weights = _weigher(config, is_baseline=policy == baseline_policy(config))
     made: list[Shard] = []
     models: list[str | None] = sorted(load.frame["model"].unique().to_list(), key=lambda name: (name is not None, name))
