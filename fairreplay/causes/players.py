@@ -94,6 +94,7 @@ def capacity_shortfall(evidence: Evidence, inferred: Inferred | None) -> Player 
         except_ = [name for name in levels.tenants if name not in evidence.growth.tenants]
         if windows := _keeps(counts, levels):
             done.append({"kind": "thin", "tenants": None, "except": except_, "types": None, "windows": windows})
+        done += _rest_thinned(evidence)
     slower = inferred is not None and inferred.what == "speed"
     if done or slower:
         return Player("capacity_shortfall", 0, tuple(done), undoes_inferred=slower)
@@ -187,6 +188,22 @@ def _thinned(tenant: str, evidence: Evidence) -> list[Intervention]:
                     "windows": windows,
                 }
             )
+    return found
+
+
+def _rest_thinned(evidence: Evidence) -> list[Intervention]:
+    """Of tenants of which only some types burst, the other types: they grew with everybody."""
+    levels = evidence.levels
+    found: list[Intervention] = []
+    for tenant, bursts in _loud(evidence.bursts).items():
+        if any(burst.types is None for burst in bursts):
+            continue
+        loud = {kind for burst in bursts for kind in burst.types or ()}
+        rest = [index for index, kind in enumerate(levels.types) if kind not in loud]
+        counts = levels.requests[:, levels.tenants.index(tenant)][:, rest].sum(axis=1)
+        if windows := _keeps(counts, levels):
+            types = [levels.types[index] for index in rest]
+            found.append({"kind": "thin", "tenants": [tenant], "except": [], "types": types, "windows": windows})
     return found
 
 
