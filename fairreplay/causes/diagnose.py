@@ -195,6 +195,9 @@ def _verdict(case: _Case, episode: Episode, recommend: bool) -> Verdict:
         cause, further = _by_signatures(found, max(hit, key=lambda metric: episode.deficits[metric]))
     else:
         cause, further = _ranked(shares, None)
+        # what is primary for a metric is named, however little of the whole it is
+        own = dict.fromkeys(one.cause for one in with_shares if one.cause in CAUSES)
+        further = (*further, *(one for one in own if one != cause and one not in further))
     baseline = None if court is None else court.replays[frozenset()]
     ratio = None if baseline is None else _reproduced(episode.deficits, baseline.deficits, hit)
     verdict = Verdict(

@@ -21,6 +21,7 @@ from fairreplay.causes.counterfactual import Intervention, Scene, simulate
 from fairreplay.causes.verdict import Inferred
 from fairreplay.metrics.options import WHOLE_PERIOD
 from fairreplay.sandbox.engine import NEVER
+from fairreplay.trace.values import epoch_us
 
 LOSS_FALLS: Final = 0.3
 """Part of the loss that a change must take away to be believed."""
@@ -103,9 +104,7 @@ def _search(
 
     size_us = scene.options.window_us or int((scene.end - scene.start).total_seconds() * 1e6)
     window = timedelta(microseconds=size_us)
-    start, end = scene.start - window, scene.end
-    if scene.options.window_us == WHOLE_PERIOD:
-        start = scene.start
+    start, end = _departs(scene, base, logged, window), scene.end
     best_end = end
     least, factor = min((loss(factor, start, end), factor) for factor in factors)
     # the episode outlasts the change by the time that the backlog takes: a shorter change must have been a stronger one
@@ -133,6 +132,25 @@ def _search(
         if least == before:
             break
     return least, what, factor, start, end
+
+
+def _departs(scene: Scene, base: Sequence[Intervention], logged: _Logged, window: timedelta) -> datetime:
+    """The first window in which the log is half as far from the replay as where it is furthest.
+
+    An episode may begin with a jam that has nothing to do with the change.
+    """
+    if scene.options.window_us == WHOLE_PERIOD:
+        return scene.start
+    arrived = scene.load.frame["arrived_at"].to_physical().to_numpy()
+    ttft = _span(simulate(scene, base).first_token_us, arrived)
+    apart = np.abs(np.log((ttft + FINEST_S) / (logged.ttft + FINEST_S)))
+    number = (arrived - epoch_us(scene.start)) // int(window.total_seconds() * 1e6)
+    known = np.isfinite(apart) & (number >= -1) & (arrived < epoch_us(scene.end))
+    if not known.any():
+        return scene.start - window
+    place = number[known] + 1
+    mean = np.bincount(place, weights=apart[known]) / np.maximum(np.bincount(place), 1)
+    return scene.start + (int(np.argmax(mean >= mean.max() / 2)) - 1) * window
 
 
 def calibrate(scene: Scene) -> Intervention | None:

@@ -33,6 +33,8 @@ from fairreplay.metrics.entitlement import fair_weights
 CLASSES: Final = 3
 LARGER: Final = (5, 4)
 """Speed and KV of the larger cluster, as a fraction."""
+LASTS_WINDOWS: Final = 2
+"""A shortfall that nothing in the log explains lasts at least this long; one window is a chance jam."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,12 @@ def burst(evidence: Evidence) -> Player | None:
     return Player("burst", 0, tuple(thinned)) if thinned else None
 
 
-def capacity_shortfall(evidence: Evidence, inferred: Inferred | None) -> Player:
-    """Listed decreases are undone and common growth is thinned; with neither, the cluster is a quarter larger."""
+def capacity_shortfall(evidence: Evidence, inferred: Inferred | None) -> Player | None:
+    """Listed decreases are undone and common growth is thinned; with neither, the cluster is a quarter larger.
+
+    A larger cluster helps against any chance jam, so that alone is evidence of nothing: it stands only where the
+    trouble outlasted a window, or where no healthy window says that the cluster is large enough.
+    """
     done: list[Intervention] = []
     undone = [change.undo(less_speed(change)) for change in evidence.changes if less_speed(change)]
     if undone:
@@ -88,9 +94,13 @@ def capacity_shortfall(evidence: Evidence, inferred: Inferred | None) -> Player:
         except_ = [name for name in levels.tenants if name not in evidence.growth.tenants]
         if windows := _keeps(counts, levels):
             done.append({"kind": "thin", "tenants": None, "except": except_, "types": None, "windows": windows})
+        done += _rest_thinned(evidence)
     slower = inferred is not None and inferred.what == "speed"
     if done or slower:
         return Player("capacity_shortfall", 0, tuple(done), undoes_inferred=slower)
+    lasted = sum(at >= evidence.start for at in evidence.levels.starts)
+    if lasted < LASTS_WINDOWS and evidence.levels.has_baseline:
+        return None
     larger = {"kind": "scale", "speed": list(LARGER), "kv": list(LARGER), "since": None, "until": None}
     return Player("capacity_shortfall", 2, (larger,))
 
@@ -178,6 +188,22 @@ def _thinned(tenant: str, evidence: Evidence) -> list[Intervention]:
                     "windows": windows,
                 }
             )
+    return found
+
+
+def _rest_thinned(evidence: Evidence) -> list[Intervention]:
+    """Of tenants of which only some types burst, the other types: they grew with everybody."""
+    levels = evidence.levels
+    found: list[Intervention] = []
+    for tenant, bursts in _loud(evidence.bursts).items():
+        if any(burst.types is None for burst in bursts):
+            continue
+        loud = {kind for burst in bursts for kind in burst.types or ()}
+        rest = [index for index, kind in enumerate(levels.types) if kind not in loud]
+        counts = levels.requests[:, levels.tenants.index(tenant)][:, rest].sum(axis=1)
+        if windows := _keeps(counts, levels):
+            types = [levels.types[index] for index in rest]
+            found.append({"kind": "thin", "tenants": [tenant], "except": [], "types": types, "windows": windows})
     return found
 
 

@@ -123,7 +123,7 @@ class Verdict:
     cause: str
     """The primary cause of the whole: one of ``CAUSES``, ``unexplained``, ``low_demand`` or ``minor``."""
     further: tuple[str, ...]
-    """Other causes with a share of at least .2, largest first."""
+    """Other causes with a share of at least .2 of the whole, largest first, then those primary for a metric."""
     shares: Mapping[str, float] | None
     """Equal-weight mean over the metrics with a deficit of at least .5; adds up to 1 with ``unexplained``."""
     by_metric: Mapping[str, MetricVerdict]

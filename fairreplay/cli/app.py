@@ -7,7 +7,7 @@ import sys
 import typer
 
 from fairreplay import __version__
-from fairreplay.cli import calibrate, demo, episodes, explain, ingest, metrics, replay, report, synth, verify
+from fairreplay.cli import calibrate, demo, episodes, evaluate, explain, ingest, metrics, replay, report, synth, verify
 
 app = typer.Typer(
     name="fairreplay",
@@ -33,7 +33,7 @@ def _root(
     pass
 
 
-for command in (ingest, replay, metrics, episodes, explain, report, calibrate, verify, synth, demo):
+for command in (ingest, replay, metrics, episodes, explain, report, calibrate, verify, synth, evaluate, demo):
     name = command.__name__.rsplit(".", 1)[-1]
     app.command(name)(getattr(command, name))
 
