@@ -6,8 +6,10 @@ Names from a log are hostile: nothing from data is ever read as markup, and cont
 from __future__ import annotations
 
 import sys
+import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 WIDTH_MAX = 100
 CELL_MAX = 36
@@ -73,3 +75,41 @@ def out_json(document: object) -> None:
     import orjson
 
     sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+PROGRESS_AFTER_S = 1.0
+"""What takes less shows no bar."""
+
+
+@contextmanager
+def progress(what: str, unit: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar with rate and time left, on stderr, for work over a second; None where there is no terminal to show it."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+        console=Console(file=sys.stderr),
+        transient=True,
+    )
+    task = bar.add_task(what, total=None, rate="")
+    started = time.monotonic()
+
+    def told(done: int, total: int) -> None:
+        elapsed = time.monotonic() - started
+        if elapsed < PROGRESS_AFTER_S:
+            return
+        bar.start()
+        bar.update(task, completed=done, total=total, rate=f"{done / elapsed:,.0f} {unit}/s")
+
+    try:
+        yield told
+    finally:
+        bar.stop()

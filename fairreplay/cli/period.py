@@ -18,13 +18,15 @@ def instant(text: str | None, option: str) -> datetime | None:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
-def period(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+def period(
+    since: str | None, until: str | None, since_option: str = "--since", until_option: str = "--until"
+) -> tuple[datetime | None, datetime | None]:
     """Both ends of the period.
 
     Raises:
         UsageError: not an instant, or the end is not after the beginning.
     """
-    begin, end = instant(since, "--since"), instant(until, "--until")
+    begin, end = instant(since, since_option), instant(until, until_option)
     if begin is not None and end is not None and end <= begin:
-        raise UsageError(f"--until {until} is not after --since {since}")
+        raise UsageError(f"{until_option} {until} is not after {since_option} {since}")
     return begin, end

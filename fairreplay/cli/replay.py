@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, table
+from fairreplay.cli.console import note, out, out_json, progress, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -16,18 +17,40 @@ from fairreplay.cli.options import (
     SinceOption,
     StoreOption,
     UntilOption,
+    cores,
 )
 from fairreplay.cli.period import period
+from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from fairreplay.metrics.fidelity import Fidelity
     from fairreplay.sandbox.replay import ReplaySummary
+    from fairreplay.store.store import Store
 
 
 def replay(
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", help="A policy; repeat for more [default: [cluster] policy]."),
+        typer.Option(
+            "--policy",
+            help="A policy, or path/file.py:function for your own; repeat for more [default: [cluster] policy].",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Threads over replicas and policies [default: all cores].")
+    ] = None,
+    emit: Annotated[
+        str | None,
+        typer.Option("--emit", help='Write every step to -o: "steps" (JSON lines) or "perfetto" (for its viewer).'),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file that --emit writes.")] = None,
+    emit_since: Annotated[
+        str | None, typer.Option("--emit-since", help="First instant whose steps are written.")
+    ] = None,
+    emit_until: Annotated[
+        str | None, typer.Option("--emit-until", help="Steps before this instant are written.")
     ] = None,
     since: SinceOption = None,
     until: UntilOption = None,
@@ -38,28 +61,35 @@ def replay(
 ) -> None:
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store."""
     from fairreplay.config.load import load_config
-    from fairreplay.metrics.fidelity import fidelity
     from fairreplay.sandbox.plan import baseline_policy, with_known_policies
     from fairreplay.sandbox.replay import find_replays
     from fairreplay.sandbox.replay import replay as run
-    from fairreplay.store.outcomes import outcome
     from fairreplay.store.store import open_store
 
     begin, end = period(since, until)
+    interval = period(emit_since, emit_until, "--emit-since", "--emit-until")
     settings = load_config(config)
-    opened = open_store(store)
     baseline = baseline_policy(settings)
+    policies = policy or [baseline]
+    _check_emit(emit, output, policies, interval)
+    opened = open_store(store)
     for warning in with_known_policies(settings)[1].values():
         note(warning, quiet=quiet)
     note_compilation(quiet=quiet)
-    summaries = run(opened, settings, policy or [baseline], begin, end)
+    with progress("replay", "requests", quiet=quiet or json) as told:
+        summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), progress=told)
+    emitted = None
+    if emit is not None and output is not None:
+        from fairreplay.sandbox.emit import emit_steps
+
+        emitted = emit_steps(opened, settings, policies[0], emit, output, (begin, end), interval)
     found = find_replays(opened, settings, begin, end)
     believed: Fidelity | None = None
     if baseline in found:
-        logged = outcome(opened, "logged", begin, end)
-        believed = fidelity(logged, outcome(opened, found[baseline], begin, end))
+        believed = _fidelity(opened, found[baseline], begin, end)
     if json:
-        out_json({"replays": [_document(summary) for summary in summaries], "fidelity": _errors(believed)})
+        document = {"replays": [_document(summary) for summary in summaries], "fidelity": _errors(believed)}
+        out_json(document | ({} if emitted is None else {"emitted_steps": emitted}))
         return
     if quiet:
         return
@@ -68,6 +98,32 @@ def replay(
     if left_out:
         note(f"left out as no load: {left_out} (refused by production, or of unknown prompt length)")
     out(_fidelity_line(baseline, baseline in found, believed))
+    if emitted is not None:
+        out(f"{emitted} steps in {output}")
+
+
+def _fidelity(store: Store, replay: str, begin: datetime | None, end: datetime | None) -> Fidelity | None:
+    from fairreplay.metrics.fidelity import FIDELITY_COLUMNS, fidelity
+    from fairreplay.store.outcomes import outcome
+
+    if all("first_token_at" in segment.empty_columns for segment in store.manifest.segments):
+        return None
+    logged = outcome(store, "logged", begin, end, FIDELITY_COLUMNS)
+    return fidelity(logged, outcome(store, replay, begin, end, FIDELITY_COLUMNS))
+
+
+def _check_emit(emit: str | None, output: Path | None, policies: list[str], interval: tuple[object, object]) -> None:
+    """``--emit`` and what goes with it, before anything is run."""
+    if emit is None:
+        if output is not None or interval != (None, None):
+            raise UsageError("-o, --emit-since and --emit-until go with --emit steps or --emit perfetto")
+        return
+    if emit not in ("steps", "perfetto"):
+        raise UsageError(f"--emit {emit!r} is unknown: write steps or perfetto")
+    if output is None:
+        raise UsageError(f"--emit {emit} writes to a file: name it with -o FILE")
+    if len(set(policies)) != 1:
+        raise UsageError(f"--emit {emit} writes the steps of one policy: give --policy once")
 
 
 def note_compilation(*, quiet: bool) -> None:

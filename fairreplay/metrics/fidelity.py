@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
 from fairreplay.metrics.scr import nearest_rank, ttft_us
+
+FIDELITY_COLUMNS: Final = ("request_id", "tenant", "arrived_at", "first_token_at")
+"""Canonical columns that the comparison reads."""
 
 
 @dataclass(frozen=True)

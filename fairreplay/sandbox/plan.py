@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Final, TypeVar
@@ -28,9 +28,11 @@ from fairreplay.sandbox.engine import (
     Plan,
     PolicySpec,
     StepTime,
+    UserRank,
     Workload,
 )
 from fairreplay.sandbox.policies import POLICIES
+from fairreplay.sandbox.policies.user import load_rank
 from fairreplay.trace.schema import ORDER
 from fairreplay.trace.values import epoch_us
 
@@ -40,7 +42,26 @@ MAX_STEP_PS: Final = 86_400 * PS_PER_SECOND
 MIN_WEIGHT: Final = Fraction(1, 10**6)
 MAX_WEIGHT: Final = Fraction(10**6)
 
+_ALWAYS: Final = (
+    "request_id",
+    "tenant",
+    "type",
+    "model",
+    "arrived_at",
+    "prompt_tokens",
+    "output_tokens",
+    "priority",
+    "status",
+    "weight",
+)
+
+MAY_BE_ABSENT: Final = ("model", "priority", "weight", "prefix_ids")
+"""Columns that a load's frame may lack where they are null in every row."""
+
 State = TypeVar("State")
+
+Choice = str | UserRank
+"""A policy of the sandbox by its name, or a ranking of the user's own."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +74,18 @@ class Load:
     """Rows that are no load: refused by production, or of unknown prompt length."""
     start_us: int
     """Instant 0 of the sandbox: the first arrival, microseconds since the epoch."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One replica's part of the load, the same under every policy; ``workload.request_weight`` is left at 0."""
+
+    model: str | None
+    cluster: Cluster
+    replica: str
+    rows: Int64s
+    """Row numbers in ``Load.frame``, upward."""
+    workload: Workload
 
 
 @dataclass(frozen=True)
@@ -126,8 +159,35 @@ def with_known_policies(config: Config) -> tuple[Config, dict[datetime, str]]:
     return config.model_copy(update={"cluster": cluster, "models": models}), warnings
 
 
-def take_load(frame: pl.DataFrame) -> Load:
-    """The rows of ``frame`` (canonical columns) that load the cluster.
+def choose(text: str) -> Choice:
+    """The policy that ``text`` names: one of the sandbox's own, or ``path/file.py:function``.
+
+    Raises:
+        UsageError: there is none; see ``check_policy`` and ``policies.user.load_rank``.
+    """
+    return load_rank(text) if ":" in text or text.endswith(".py") else check_policy(text)
+
+
+def policy_name(policy: Choice) -> str:
+    """What its replay is called: its name, or ``file.py:function``."""
+    return policy if isinstance(policy, str) else policy.name
+
+
+def columns_needed(config: Config) -> tuple[str, ...]:
+    """Canonical columns that a replay reads; the wide ones only where a setting asks for them."""
+    clusters = [resolve_cluster(config, name) for name in (None, *config.models)]
+    wide = {
+        "replica": any(cluster.placement == "logged" for cluster in clusters),
+        "session_id": any(cluster.placement == "session" for cluster in clusters),
+        "prefix_ids": any(cluster.engine.enable_prefix_caching for cluster in clusters),
+    }
+    return (*_ALWAYS, *(name for name, is_needed in wide.items() if is_needed))
+
+
+def take_load(frame: pl.DataFrame, *, ordered: bool = False) -> Load:
+    """The rows of ``frame`` (canonical columns, at least ``columns_needed``) that load the cluster.
+
+    ``ordered``: the rows stand in the order of ``ORDER`` already, and need not have its columns.
 
     Rows that production refused (``rejected``) and rows without a known, positive prompt length are left out and
     counted. An unknown output length (rows that did not end ``ok``) counts as none.
@@ -136,7 +196,8 @@ def take_load(frame: pl.DataFrame) -> Load:
         UsageError: no row is left, or the arrivals span more time than int64 picoseconds hold.
     """
     is_load = (pl.col("status") != "rejected") & (pl.col("prompt_tokens").fill_null(0) > 0)
-    load = frame.filter(is_load).sort(ORDER)
+    load = frame.filter(is_load)
+    load = load if ordered else load.sort(ORDER)
     if load.is_empty():
         raise UsageError(f"nothing to replay: none of the {len(frame)} requests of the period loads the cluster")
     arrivals = load["arrived_at"].to_physical()
@@ -149,8 +210,33 @@ def take_load(frame: pl.DataFrame) -> Load:
     return Load(frame=load, left_out=len(frame) - len(load), start_us=start_us)
 
 
-def shards(load: Load, config: Config, policy: str) -> tuple[Shard, ...]:
-    """The replicas that serve ``load`` under ``policy``, by model name (none first), then replica.
+def parts(load: Load, config: Config) -> tuple[Part, ...]:
+    """The replicas that serve ``load``, by model name (none first), then replica.
+
+    Raises:
+        UsageError: placement ``logged`` over rows without a replica.
+    """
+    config, _ = with_known_policies(config)
+    made: list[Part] = []
+    models = _models(load.frame)
+    for model in models:
+        is_all = len(models) == 1
+        of_model = None if is_all else _rows(load.frame, pl.col("model").eq_missing(pl.lit(model, dtype=pl.String)))
+        group = load.frame if of_model is None else load.frame[of_model]
+        cluster = resolve_cluster(config, model)
+        names, replica = place(group, cluster)
+        for index, name in enumerate(names):
+            own = np.flatnonzero(replica == index)
+            if len(own) == 0:
+                continue
+            part = group if len(own) == len(group) else group[own]
+            rows = own if of_model is None else of_model[own]
+            made.append(Part(model, cluster, name, rows, _workload(part, config, load.start_us)))
+    return tuple(made)
+
+
+def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] | None = None) -> tuple[Shard, ...]:
+    """``parts(load, config)`` (or those ``planned`` before, for several policies) with what they run under ``policy``.
 
     The policy that the config names as what production runs (``baseline_policy``) takes each model's own policy and
     every ``[[cluster.changes]] policy``, and the weights in force (the row's ``weight``, else the tenant's changes,
@@ -160,33 +246,27 @@ def shards(load: Load, config: Config, policy: str) -> tuple[Shard, ...]:
         UsageError: an unknown policy, a policy or a weight rule that lacks its settings, a step of over a day, or
             placement ``logged`` over rows without a replica.
     """
-    check_policy(policy)
     config, _ = with_known_policies(config)
-    weights = _weigher(config, is_baseline=policy == baseline_policy(config))
+    name = policy_name(policy)
+    weights = _weigher(config, is_baseline=name == baseline_policy(config))
     made: list[Shard] = []
-    models: list[str | None] = sorted(load.frame["model"].unique().to_list(), key=lambda name: (name is not None, name))
-    for model in models:
-        of_model = _rows(load.frame, pl.col("model").eq_missing(pl.lit(model, dtype=pl.String)))
-        group = load.frame[of_model]
-        cluster = resolve_cluster(config, model)
-        names, replica = place(group, cluster)
-        for index, name in enumerate(names):
-            own = np.flatnonzero(replica == index)
-            if len(own) == 0:
-                continue
-            part = group[own]
-            tenants, types = _names(part["tenant"]), _names(part["type"])
-            settings = settings_over_time(cluster, config, policy, types, load.start_us)
-            made.append(
-                Shard(
-                    model=model,
-                    replica=name,
-                    rows=of_model[own],
-                    workload=_workload(part, config, load.start_us, tenants, types, weights.by_row),
-                    plan=Plan(settings=settings, weights=_weights_over_time(weights, tenants, load.start_us)),
-                )
-            )
+    for part in parts(load, config) if planned is None else planned:
+        work = part.workload
+        if weights.by_row:
+            work = replace(work, request_weight=_row_weights(load.frame, part.rows))
+        plan = Plan(
+            settings=settings_over_time(part.cluster, config, policy, work.types, load.start_us),
+            weights=_weights_over_time(weights, work.tenants, load.start_us),
+        )
+        made.append(Shard(model=part.model, replica=part.replica, rows=part.rows, workload=work, plan=plan))
     return tuple(made)
+
+
+def _models(frame: pl.DataFrame) -> list[str | None]:
+    """No model first, then by name."""
+    if "model" not in frame.columns:
+        return [None]
+    return sorted(frame["model"].unique().to_list(), key=lambda name: (name is not None, name))
 
 
 # Placement: which replica serves which request.
@@ -229,10 +309,10 @@ def stable_hash(text: str) -> int:
 
 
 def settings_over_time(
-    cluster: Cluster, config: Config, policy: str, types: Sequence[str], start_us: int
+    cluster: Cluster, config: Config, policy: Choice, types: Sequence[str], start_us: int
 ) -> tuple[tuple[int, EngineSettings], ...]:
     """The engine's settings from each instant on; what changed before the start is the first state."""
-    is_baseline = policy == baseline_policy(config)
+    is_baseline = policy_name(policy) == baseline_policy(config)
     states: list[tuple[int, EngineSettings]] = []
     for at, engine in [(None, cluster.engine), *cluster.changes]:
         for name in ("block_size", "enable_prefix_caching", "async_scheduling"):
@@ -253,9 +333,11 @@ def _put(states: list[tuple[int, State]], at: datetime | None, start_us: int, st
     states.append((at_ps, state))
 
 
-def _policy_spec(config: Config, policy: str, types: Sequence[str]) -> PolicySpec:
+def _policy_spec(config: Config, policy: Choice, types: Sequence[str]) -> PolicySpec:
+    table = config.policy_table(policy_name(policy))
+    if isinstance(policy, UserRank):
+        return PolicySpec(name="user", prompt_cost=table.prompt_cost, output_cost=table.output_cost, rank=policy)
     check_policy(policy)
-    table = config.policy_table(policy)
     rank: tuple[int, ...] = ()
     if policy == "type-priority":
         if not table.order:
@@ -373,42 +455,53 @@ def _weights_over_time(weights: _Weigher, tenants: Sequence[str], start_us: int)
 # Requests.
 
 
-def _workload(
-    part: pl.DataFrame, config: Config, start_us: int, tenants: Sequence[str], types: Sequence[str], by_row: bool
-) -> Workload:
+def _workload(part: pl.DataFrame, config: Config, start_us: int) -> Workload:
+    tenants, types = _names(part["tenant"]), _names(part["type"])
     tenant = _index(part["tenant"], tenants)
     default_priority = np.array(
         [(config.tenants[name].priority or 0) if name in config.tenants else 0 for name in tenants], dtype=np.int64
     )
-    own_priority = part["priority"].cast(pl.Int64)
-    has_own = own_priority.is_not_null().to_numpy()
-    priority = np.where(has_own, own_priority.fill_null(0).to_numpy(), default_priority[tenant])
-    ids = part["prefix_ids"]
-    lengths = ids.list.len().fill_null(0).cast(pl.Int64).to_numpy()
+    priority = default_priority[tenant]
+    if "priority" in part.columns:
+        own = part["priority"].cast(pl.Int64)
+        priority = np.where(own.is_not_null().to_numpy(), own.fill_null(0).to_numpy(), priority)
+    starts, ids = _prefixes(part)
     return Workload(
         arrival_ps=(part["arrived_at"].to_physical().to_numpy() - start_us) * PS_PER_US,
         prompt_tokens=part["prompt_tokens"].cast(pl.Int64).to_numpy(),
         output_tokens=part["output_tokens"].cast(pl.Int64).fill_null(0).to_numpy(),
-        priority=priority.astype(np.int64),
+        priority=priority,
         tenant=tenant,
         type=_index(part["type"], types),
-        request_weight=_row_weights(part) if by_row else np.zeros(len(part), dtype=np.int64),
-        prefix_start=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
-        prefix_ids=ids.explode().drop_nulls().to_numpy().view(np.int64),
-        prefix_block_tokens=prefix_block_tokens(part),
-        tenants=tuple(tenants),
-        types=tuple(types),
+        request_weight=np.zeros(len(part), dtype=np.int64),
+        prefix_start=starts,
+        prefix_ids=ids,
+        prefix_block_tokens=prefix_block_tokens(part) if len(ids) else 0,
+        tenants=tenants,
+        types=types,
     )
 
 
-def _row_weights(part: pl.DataFrame) -> Int64s:
-    """Inverse weight of each row, 0 where the log has none."""
-    logged = part["weight"].cast(pl.Float64)
+def _prefixes(part: pl.DataFrame) -> tuple[Int64s, Int64s]:
+    """Where each row's prefix ids start in the array of all, and that array."""
+    if "prefix_ids" not in part.columns or part["prefix_ids"].null_count() == len(part):
+        return np.zeros(len(part) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    ids = part["prefix_ids"]
+    lengths = ids.list.len().fill_null(0).cast(pl.Int64).to_numpy()
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    return starts, ids.explode().drop_nulls().to_numpy().view(np.int64)
+
+
+def _row_weights(frame: pl.DataFrame, rows: Int64s) -> Int64s:
+    """Inverse weight of each of ``rows``, 0 where the log has none."""
+    if "weight" not in frame.columns or frame["weight"].null_count() == len(frame):
+        return np.zeros(len(rows), dtype=np.int64)
+    weights = frame["weight"].gather(rows).cast(pl.Float64)
     table = {
         weight: inverse_weight(Fraction(repr(weight)), "a logged row")
-        for weight in logged.drop_nulls().unique().to_list()
+        for weight in weights.drop_nulls().unique().to_list()
     }
-    return np.array([0 if weight is None else table[weight] for weight in logged.to_list()], dtype=np.int64)
+    return weights.replace_strict(table, default=0, return_dtype=pl.Int64).fill_null(0).to_numpy()
 
 
 def prefix_block_tokens(part: pl.DataFrame) -> int:
@@ -434,9 +527,16 @@ def _rows(frame: pl.DataFrame, predicate: pl.Expr) -> Int64s:
 
 
 def _names(column: pl.Series) -> tuple[str, ...]:
-    return tuple(column.unique().sort().to_list())
+    return tuple(column.unique().cast(pl.String).sort().to_list())
 
 
 def _index(column: pl.Series, names: Sequence[str]) -> Int64s:
     """Position of each value in ``names``."""
+    if column.dtype == pl.Categorical:
+        found = column.unique()
+        place = {name: index for index, name in enumerate(names)}
+        table = np.zeros(int(found.to_physical().max()) + 1, np.int64)  # type: ignore[arg-type]
+        table[found.to_physical().to_numpy()] = [place[name] for name in found.to_list()]
+        index: Int64s = table[column.to_physical().to_numpy()]
+        return index
     return column.cast(pl.Enum(list(names))).to_physical().cast(pl.Int64).to_numpy()

@@ -10,7 +10,8 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import polars as pl
 
 from fairreplay.config.model import Config, resolve_cluster
 from fairreplay.errors import UsageError
-from fairreplay.sandbox.compiled import KINDS, StepSums, run_with_sums
+from fairreplay.sandbox.compiled import KINDS, StepSums, compile_rank, run_with_sums
 from fairreplay.sandbox.engine import (
     NEVER,
     PS_PER_US,
@@ -27,8 +28,23 @@ from fairreplay.sandbox.engine import (
     STATUS_NAMES,
     EngineResult,
     Int64s,
+    UserRank,
 )
-from fairreplay.sandbox.plan import Load, Shard, baseline_policy, check_policy, shards, take_load
+from fairreplay.sandbox.plan import (
+    MAY_BE_ABSENT,
+    Choice,
+    Load,
+    Shard,
+    baseline_policy,
+    choose,
+    columns_needed,
+    parts,
+    policy_name,
+    shards,
+    take_load,
+)
+from fairreplay.sandbox.policies.user import try_rank
+from fairreplay.sandbox.pool import Progress, Watch, run_tasks
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.store.store import Store
 from fairreplay.trace.schema import TIMESTAMP
@@ -70,29 +86,85 @@ class Replayed:
 
 
 def replay(
-    store: Store, config: Config, policies: Sequence[str], since: datetime | None = None, until: datetime | None = None
+    store: Store,
+    config: Config,
+    policies: Sequence[str],
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
 ) -> list[ReplaySummary]:
     """Run the load of the period under each policy and write the results into the store, in the order given.
+
+    A policy is one of the sandbox's own by name, or the user's ``path/file.py:function``.
+
+    ``jobs`` threads share the replicas of all policies; the results do not depend on their number. Each policy's
+    result is written whole when it is there, so what an interrupt leaves is a store with fewer replays.
 
     Raises:
         UsageError: see ``plan.take_load`` and ``plan.shards``; nothing is written then.
         StoreBusyError: another run holds the store.
     """
-    policies = [check_policy(policy) for policy in dict.fromkeys(policies)]
+    chosen = _distinct([choose(policy) for policy in policies])
     summaries = []
     with store.lock():
         started = time.perf_counter()
-        load = take_load(store.requests(since, until))
-        planned = {policy: shards(load, config, policy) for policy in policies}
-        read_s = time.perf_counter() - started
-        for policy in policies:
-            started = time.perf_counter()
-            replayed = run_shards(load, planned[policy])
-            meta = _meta(store, config, policy, since, until, load, replayed)
-            store.write_replay(meta, replayed.requests, replayed.steps)
-            wall_s = read_s + time.perf_counter() - started
-            summaries.append(_summary(meta, load, replayed, wall_s))
+        load = read_load(store, config, since, until)
+        replicas = parts(load, config)
+        tasks: list[Shard] = []
+        for policy in chosen:
+            tasks += shards(load, config, policy, replicas)
+            if isinstance(policy, UserRank):
+                compile_rank(policy)
+                try_rank(policy, tasks[-1].workload)
+        count = len(replicas)
+        del replicas  # what is done is let go
+        done = run_tasks(tasks, lambda shard, watch: _run_shard(load, shard, watch), _size, jobs, progress)
+        with closing(done):
+            for policy in chosen:
+                replayed = _gathered([next(done) for _ in range(count)])
+                meta = _meta(store, config, policy, since, until, load, replayed)
+                store.write_replay(meta, replayed.requests, replayed.steps)
+                if isinstance(policy, UserRank):
+                    _remove_older(store, policy)
+                wall_s, started = time.perf_counter() - started, time.perf_counter()
+                summaries.append(_summary(meta, load, replayed, wall_s))
     return summaries
+
+
+def read_load(store: Store, config: Config, since: datetime | None = None, until: datetime | None = None) -> Load:
+    """The load of a period as the store holds it: only the columns that a replay reads, names as categories.
+
+    Raises:
+        UsageError: see ``plan.take_load``.
+    """
+    stored = store.manifest.segments
+    columns = [
+        name
+        for name in columns_needed(config)
+        if name not in MAY_BE_ABSENT or not all(name in segment.empty_columns for segment in stored)
+    ]
+    frame = store.requests(since, until, columns)
+    load = take_load(frame.with_columns(pl.col("tenant", "type", "status").cast(pl.Categorical)), ordered=True)
+    return replace(load, frame=load.frame.drop("status"))
+
+
+def _distinct(policies: Sequence[Choice]) -> list[Choice]:
+    """Each policy once; two files of one name would be one replay."""
+    chosen: dict[str, Choice] = {}
+    for policy in policies:
+        other = chosen.setdefault(policy_name(policy), policy)
+        if other != policy:
+            raise UsageError(f"two policies are called {policy_name(policy)!r}: rename one of the files")
+    return list(chosen.values())
+
+
+def _remove_older(store: Store, rank: UserRank) -> None:
+    """Of a user's policy the store keeps what its file says now, not what it said before an edit."""
+    for name in store.replay_names():
+        if name.rpartition("-")[0] == rank.name and store.replay_meta(name).get("rank_digest") != rank.digest:
+            store.remove_replay(name)
 
 
 def find_replays(
@@ -105,16 +177,25 @@ def find_replays(
     found = {}
     for name in store.replay_names():
         policy, _, hash_ = name.rpartition("-")
-        if hash_ == config_hash(store, config, policy, since, until):
+        digest = store.replay_meta(name).get("rank_digest") if ":" in policy else None
+        if hash_ == config_hash(store, config, policy, since, until, digest):
             found[policy] = name
     baseline = baseline_policy(config)
     return {policy: found[policy] for policy in sorted(found, key=lambda policy: (policy != baseline, policy))}
 
 
 def config_hash(
-    store: Store, config: Config, policy: str, since: datetime | None = None, until: datetime | None = None
+    store: Store,
+    config: Config,
+    policy: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    rank_digest: str | None = None,
 ) -> str:
-    """12 hex digits over everything that decides a replay: settings, weights, priorities, policy, period, content."""
+    """12 hex digits over everything that decides a replay: settings, weights, priorities, policy, period, content.
+
+    ``rank_digest`` is that of a user's own ranking.
+    """
     decides = {
         "semantics": SEMANTICS,
         "store": store.digest(),
@@ -132,45 +213,72 @@ def config_hash(
         "weights": config.weights.model_dump(mode="json"),
         "parameters": config.policy_table(policy).model_dump(mode="json"),
     }
+    if rank_digest is not None:
+        decides["rank"] = rank_digest
     text = json.dumps(decides, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def run_shards(load: Load, planned: Sequence[Shard]) -> Replayed:
     """Simulate every replica and gather the rows in the trace's order."""
-    frames, steps = [], []
-    engine_s = 0.0
-    for shard in planned:
-        started = time.perf_counter()
-        offset_ps = load.start_us % US_PER_SECOND * PS_PER_US
-        try:
-            result, sums = run_with_sums(shard.workload, shard.plan, offset_ps)
-        except OverflowError as error:
-            raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
-        engine_s += time.perf_counter() - started
-        frames.append(_request_rows(load, shard, result))
-        steps.append(_step_rows(shard, load.start_us, sums))
-    requests = pl.concat(frames).sort("row").select(list(REPLAY_SCHEMA))
-    return Replayed(requests=requests, steps=pl.concat(steps), engine_s=engine_s)
+    return _gathered([_run_shard(load, shard, None) for shard in planned])
+
+
+def _size(shard: Shard) -> int:
+    return len(shard.rows)
+
+
+def _run_shard(load: Load, shard: Shard, watch: Watch | None) -> Replayed:
+    """One replica; the rows carry their number in the load."""
+    started = time.perf_counter()
+    offset_ps = load.start_us % US_PER_SECOND * PS_PER_US
+    try:
+        result, sums = run_with_sums(shard.workload, shard.plan, offset_ps, progress=watch)
+    except OverflowError as error:
+        raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
+    engine_s = time.perf_counter() - started
+    return Replayed(_request_rows(load, shard, result), _step_rows(shard, load.start_us, sums), engine_s)
+
+
+def _gathered(replicas: Sequence[Replayed]) -> Replayed:
+    rows = replicas[0].requests if len(replicas) == 1 else pl.concat(one.requests for one in replicas).sort("row")
+    return Replayed(
+        requests=rows.select(pl.col(name).cast(dtype) for name, dtype in REPLAY_SCHEMA.items()),
+        steps=pl.concat(one.steps for one in replicas),
+        engine_s=sum(one.engine_s for one in replicas),
+    )
 
 
 def _request_rows(load: Load, shard: Shard, result: EngineResult) -> pl.DataFrame:
     """The replay's rows of one replica, with their row number in the load."""
+    ids = load.frame["request_id"]
+    is_all = len(shard.rows) == len(ids)
     columns = {
         "row": pl.Series(shard.rows, dtype=pl.Int64),
-        "request_id": load.frame["request_id"].gather(shard.rows),
-        "replica": pl.Series([shard.replica], dtype=pl.String).new_from_index(0, len(shard.rows)),
+        "request_id": ids if is_all else ids.gather(shard.rows),
+        "replica": _named([shard.replica], np.zeros(len(shard.rows), np.int64)),
         "scheduled_at": _instants(result.scheduled_ps, load.start_us),
         "first_token_at": _instants(result.first_token_ps, load.start_us),
         "finished_at": _instants(result.finished_ps, load.start_us),
-        "status": pl.Series([STATUS_NAMES[code] for code in result.status.tolist()], dtype=pl.String),
-        "reason": pl.Series([REASON_NAMES[code] for code in result.reason.tolist()], dtype=pl.String),
-        "preemptions": pl.Series(result.preemptions).clip(0, 2**16 - 1),
-        "recomputed_tokens": pl.Series(result.recomputed_tokens).clip(0, 2**32 - 1),
-        "cached_tokens": pl.Series(result.cached_tokens),
-        "computed_tokens": pl.Series(result.computed_tokens).clip(0, 2**32 - 1),
+        "status": _named([STATUS_NAMES[code] for code in range(len(STATUS_NAMES))], result.status),
+        "reason": _named([REASON_NAMES[code] for code in range(len(REASON_NAMES))], result.reason),
+        "preemptions": _counts(result.preemptions, pl.UInt16),
+        "recomputed_tokens": _counts(result.recomputed_tokens, pl.UInt32),
+        "cached_tokens": _counts(result.cached_tokens, pl.UInt32),
+        "computed_tokens": _counts(result.computed_tokens, pl.UInt32),
     }
-    return pl.DataFrame(columns).cast(dict(REPLAY_SCHEMA))  # type: ignore[arg-type]
+    return pl.DataFrame(columns)
+
+
+def _named(names: Sequence[str], codes: Int64s) -> pl.Series:
+    """Names by their codes, as categories: a quarter of the memory of text."""
+    return pl.Series(names, dtype=pl.Categorical).gather(codes)
+
+
+def _counts(values: Int64s, dtype: type[pl.UInt16] | type[pl.UInt32]) -> pl.Series:
+    """Counts as the column holds them; what is too large for it stands at its limit."""
+    limit = 2**16 - 1 if dtype is pl.UInt16 else 2**32 - 1
+    return pl.Series(np.minimum(values, limit)).cast(dtype)
 
 
 def _instants(instant_ps: Int64s, start_us: int) -> pl.Series:
@@ -178,19 +286,19 @@ def _instants(instant_ps: Int64s, start_us: int) -> pl.Series:
 
     Down, because arrivals are whole microseconds: no latency can come out negative, and order is kept.
     """
-    instant_us = pl.Series(instant_ps // PS_PER_US + start_us, dtype=pl.Int64)
-    known = pl.Series(instant_ps != NEVER)
-    return pl.select(pl.when(known).then(instant_us.cast(TIMESTAMP))).to_series()
+    instants = pl.Series(instant_ps // PS_PER_US + start_us).cast(TIMESTAMP)
+    known = instant_ps != NEVER
+    return instants if known.all() else pl.select(pl.when(pl.Series(known)).then(instants)).to_series()
 
 
 def _step_rows(shard: Shard, start_us: int, sums: StepSums) -> pl.DataFrame:
     """Steps of one replica by (second of their start, class); means from integer sums."""
-    kinds = [KINDS[kind] for kind in sums.kind.tolist()]
+    count = len(sums.kind)
     columns = {
-        "model": pl.Series([shard.model] * len(kinds), dtype=pl.String),
-        "replica": pl.Series([shard.replica] * len(kinds), dtype=pl.String),
+        "model": pl.Series([shard.model], dtype=pl.String).new_from_index(0, count),
+        "replica": pl.Series([shard.replica], dtype=pl.String).new_from_index(0, count),
         "second": sums.second + start_us // US_PER_SECOND,
-        "class": pl.Series(kinds, dtype=pl.String),
+        "class": pl.Series(KINDS, dtype=pl.String).gather(sums.kind),
         "steps": sums.steps,
         "batch_tokens": sums.tokens,
         "running": sums.running / sums.steps,
@@ -204,18 +312,21 @@ def _step_rows(shard: Shard, start_us: int, sums: StepSums) -> pl.DataFrame:
 def _meta(
     store: Store,
     config: Config,
-    policy: str,
+    policy: Choice,
     since: datetime | None,
     until: datetime | None,
     load: Load,
     replayed: Replayed,
 ) -> dict[str, object]:
-    """What ``replay.json`` holds: identity and totals."""
+    """What ``replay.json`` holds: identity and totals. ``rank_digest`` for a user's policy alone."""
     status = replayed.requests["status"]
+    name = policy_name(policy)
+    digest = policy.digest if isinstance(policy, UserRank) else None
     return {
-        "policy": policy,
-        "config_hash": config_hash(store, config, policy, since, until),
-        "is_baseline": policy == baseline_policy(config),
+        "policy": name,
+        "config_hash": config_hash(store, config, name, since, until, digest),
+        **({} if digest is None else {"rank_digest": digest}),
+        "is_baseline": name == baseline_policy(config),
         "store_digest": store.digest(),
         "since": _iso(since),
         "until": _iso(until),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
+OLD_SUFFIX = ".old"
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
@@ -55,6 +56,15 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_folder(path: Path) -> None:
+    """The folder is there whole or not at all: it gets a temporary name before its files go."""
+    old = _beside(path)[0]
+    shutil.rmtree(old, ignore_errors=True)
+    path.rename(old)
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def settle_folder(path: Path) -> None:
     """After a run that was killed in ``replace_folder``: the old folder is back, or the new one is there."""
     temporary, old = _beside(path)
@@ -65,7 +75,7 @@ def settle_folder(path: Path) -> None:
 
 
 def _beside(path: Path) -> tuple[Path, Path]:
-    return path.with_name(path.name + TEMPORARY_SUFFIX), path.with_name(path.name + ".old" + TEMPORARY_SUFFIX)
+    return path.with_name(path.name + TEMPORARY_SUFFIX), path.with_name(path.name + OLD_SUFFIX + TEMPORARY_SUFFIX)
 
 
 def sha256_of(path: Path) -> str:

@@ -22,7 +22,9 @@ import polars as pl
 
 from fairreplay.errors import StoreBusyError, StoreError, UsageError, nearest
 from fairreplay.store.files import (
+    OLD_SUFFIX,
     TEMPORARY_SUFFIX,
+    remove_folder,
     replace_bytes,
     replace_file,
     replace_folder,
@@ -31,7 +33,7 @@ from fairreplay.store.files import (
 )
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA, check_columns
-from fairreplay.trace.schema import ORDER, SCHEMA, check_frame
+from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA, check_frame
 
 REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
     "file": pl.String(),
@@ -47,7 +49,7 @@ REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
 LOCK_NAME: Final = "lock"
 ROW_GROUP_ROWS: Final = 1 << 17
 _SEGMENT_FILE = re.compile(r"[0-9a-f]{16}\.(parquet|jsonl)")
-_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 class Store:
@@ -67,23 +69,35 @@ class Store:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def requests(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
-        """All stored requests that arrived in [``since``, ``until``): canonical columns, in the order of ``ORDER``.
+    def requests(
+        self,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> pl.DataFrame:
+        """All stored requests that arrived in [``since``, ``until``): ``columns``, in the order of ``ORDER``.
 
         Raises:
             StoreError: a segment is missing or damaged; the file is named.
         """
-        return self.requests_of([segment.source for segment in self.manifest.segments], since, until)
+        return self.requests_of([segment.source for segment in self.manifest.segments], since, until, columns)
 
     def requests_of(
-        self, sources: Sequence[str], since: datetime | None = None, until: datetime | None = None
+        self,
+        sources: Sequence[str],
+        since: datetime | None = None,
+        until: datetime | None = None,
+        columns: Sequence[str] = COLUMNS,
     ) -> pl.DataFrame:
         """As ``requests``, from the named sources only."""
-        wanted = set(sources)
-        frames = [self._read_segment(item, since, until) for item in self.manifest.segments if item.source in wanted]
+        wanted = [segment for segment in self.manifest.segments if segment.source in set(sources)]
+        if len(wanted) == 1:  # a segment is in order as it was written
+            return self._read_segment(wanted[0], since, until, columns)
+        read = list(dict.fromkeys([*columns, *ORDER]))
+        frames = [self._read_segment(segment, since, until, read) for segment in wanted]
         if not frames:
-            return pl.DataFrame(schema=SCHEMA)
-        return pl.concat(frames).sort(ORDER)
+            return pl.DataFrame(schema={name: SCHEMA[name] for name in columns})
+        return pl.concat(frames).sort(ORDER).select(columns)
 
     def rows_with_ids(self, request_ids: pl.Series) -> pl.DataFrame:
         """The stored requests of these ids."""
@@ -95,7 +109,9 @@ class Store:
             frames.append(_collect(_scan(path).join(wanted, on="request_id", how="semi"), path))
         return pl.concat(frames)
 
-    def _read_segment(self, segment: Segment, since: datetime | None, until: datetime | None) -> pl.DataFrame:
+    def _read_segment(
+        self, segment: Segment, since: datetime | None, until: datetime | None, columns: Sequence[str]
+    ) -> pl.DataFrame:
         path = self.segment_path(segment.source)
         self._verify(segment)
         # One file at a time: each is sorted and holds statistics, so a period reads only its own row groups.
@@ -104,9 +120,9 @@ class Store:
             scan = scan.filter(pl.col("arrived_at") >= _utc(since))
         if until is not None:
             scan = scan.filter(pl.col("arrived_at") < _utc(until))
-        frame = _collect(scan, path)
         try:
-            return check_frame(frame)
+            frame = _collect(scan.select(columns), path)
+            return check_columns(frame, {name: SCHEMA[name] for name in columns}, "a segment")
         except TypeError as error:
             raise StoreError(f"{path}: {error}; ingest its source into a new store") from None
 
@@ -173,7 +189,7 @@ class Store:
                 ):
                     path.unlink()
         for path in sorted((self.path / "replays").glob("*" + TEMPORARY_SUFFIX)):
-            settle_folder(path.with_name(path.name.split(".")[0]))
+            settle_folder(path.with_name(path.name.removesuffix(TEMPORARY_SUFFIX).removesuffix(OLD_SUFFIX)))
         (self.path / (MANIFEST_NAME + TEMPORARY_SUFFIX)).unlink(missing_ok=True)
 
     def segment_path(self, source: str) -> Path:
@@ -191,7 +207,7 @@ class Store:
         """
         name = f"{meta['policy']}-{meta['config_hash']}"
         if not _REPLAY_NAME.fullmatch(name):
-            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_' and '-'")
+            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '.' and ':'")
         check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
         check_columns(steps, STEP_SCHEMA, "a replay's steps")
 
@@ -202,6 +218,10 @@ class Store:
 
         (self.path / "replays").mkdir(exist_ok=True)
         replace_folder(self.path / "replays" / name, write)
+
+    def remove_replay(self, name: str) -> None:
+        """Take a replay away. Holds the lock: the caller."""
+        remove_folder(self._replay_file(name, "replay.json").parent)
 
     def replay_names(self) -> list[str]:
         """``<policy>-<config_hash>`` of every stored replay, sorted."""

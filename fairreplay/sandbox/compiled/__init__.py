@@ -4,8 +4,9 @@ from pathlib import Path
 
 from fairreplay.sandbox.compiled.engine import KINDS, StepSums, run, run_with_sums
 from fairreplay.sandbox.compiled.kernel import advance
+from fairreplay.sandbox.compiled.user_rank import compile_rank
 
-__all__ = ["KINDS", "StepSums", "is_compiled", "run", "run_with_sums"]
+__all__ = ["KINDS", "StepSums", "compile_rank", "is_compiled", "run", "run_with_sums"]
 
 
 def is_compiled() -> bool:

@@ -8,6 +8,7 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, refuse, victim_of
 from fairreplay.sandbox.compiled.prefix import resize_cache
+from fairreplay.sandbox.compiled.segments import bury_run, resize_runs
 from fairreplay.sandbox.compiled.waiting import (
     Int32s,
     clear_queues,
@@ -82,8 +83,10 @@ def apply_changes(
             slot = run[slot + at.NEXT]
     if e[at.USABLE] == usable:
         return
-    if e[at.PREFIX]:
+    if e[at.PREFIX] == at.BLOCKS:
         resize_cache(e, blocks, table, e[at.USABLE])
+    elif e[at.PREFIX]:
+        resize_runs(e, blocks, kept, e[at.USABLE])
     else:
         e[at.FREE] += e[at.USABLE] - usable
     while e[at.FREE] < 0:
@@ -96,6 +99,8 @@ def apply_changes(
     for request in range(oldest_waiting(e, queues, active), e[at.NEXT_ARRIVAL]):
         if waits(way, request) and not ever_fits(e, prompt, cut, request):
             remove(e, queues, active, queue_rows, way, prompt, cut, request)
+            if e[at.PREFIX] == at.RUNS:
+                bury_run(e, blocks, kept, request)
             refuse(e, out, way, request, np.int64(NEVER_FITS))
 
 

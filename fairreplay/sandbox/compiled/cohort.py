@@ -12,7 +12,15 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.calendar import clear_place, enter, find_next_finish, leave
 from fairreplay.sandbox.compiled.jit import compiled, inlined
-from fairreplay.sandbox.compiled.members import blocks_for, charge, complete, drop_running, queue_at
+from fairreplay.sandbox.compiled.members import (
+    blocks_for,
+    charge,
+    complete,
+    drop_running,
+    full_blocks,
+    queue_at,
+    release_counted,
+)
 from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, owner_of
 from fairreplay.sandbox.engine import Int64s
 
@@ -36,6 +44,8 @@ def join(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, phases: Int64s
     """A decoder becomes a member; KNOWN counts its sample in flight."""
     tick = e[at.TICK]
     computed = run[slot + at.COMPUTED]
+    if e[at.PREFIX]:
+        run[slot + at.JOINED] = computed if run[slot + at.FILLED] >= full_blocks(e, computed) else computed - 1
     run[slot + at.FLAGS] |= at.MEMBER
     run[slot + at.FINISH] = tick + run[slot + at.OUTPUT] - (run[slot + at.KNOWN] - run[slot + at.PROMPT])
     run[slot + at.COMPUTED] = computed - tick
@@ -57,6 +67,10 @@ def part(e: Int64s, run: Int64s, phases: Int64s, slot: int) -> None:
     run[slot + at.DONE] += tick
     run[slot + at.COMPUTED] = computed
     run[slot + at.KNOWN] = computed + 1
+    if e[at.PREFIX]:
+        # with async scheduling a block is cached when the sample that fills it has arrived, a pass later
+        is_cached = e[at.ASYNC] == 0 or run[slot + at.JOINED] == computed
+        run[slot + at.FILLED] = full_blocks(e, computed if is_cached else computed - 1)
     run[slot + at.BEST] = computed
     if run[slot + at.FLAGS] & at.HELD == 0:
         _count_growth(e, phases, computed, np.int64(-1))
@@ -136,6 +150,8 @@ def deliver(
     dues: Int64s,
     out: Int64s,
     way: Int32s,
+    kept: Int64s,
+    blocks: Int64s,
     queues: Int64s,
     weights: Int64s,
     request_weight: Int64s,
@@ -152,7 +168,7 @@ def deliver(
             charge(e, queues, weights, request_weight, queue_at(run, slot), request, np.int64(1), e[at.OUTPUT_COST])
         if flags & at.ENDING:
             drop_rate(e, run, queues, weights, request_weight, slot)
-            e[at.FREE] += run[slot + at.OWNED]
+            release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
             drop_running(e, run, free_slots, slot)
             complete(e, run, out, way, slot, request)
         elif not flags & at.RATED:
@@ -171,6 +187,8 @@ def finish_members(
     phases: Int64s,
     out: Int64s,
     way: Int32s,
+    kept: Int64s,
+    blocks: Int64s,
     queues: Int64s,
     weights: Int64s,
     request_weight: Int64s,
@@ -185,7 +203,7 @@ def finish_members(
             expect(e, run, dues, slot, at.ENDING)
         else:
             drop_rate(e, run, queues, weights, request_weight, slot)
-            e[at.FREE] += run[slot + at.OWNED]
+            release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
             drop_running(e, run, free_slots, slot)
             complete(e, run, out, way, slot, run[slot + at.REQUEST] & at.INDEX)
         slot = run[slot + at.LATER] & at.INDEX
@@ -259,6 +277,8 @@ def scatter(
         if flags & at.MEMBER:
             leave(e, run, calendar, marks, slot)
             part(e, run, phases, slot)
+        elif e[at.PREFIX] and not flags & at.ENDING:
+            run[slot + at.FILLED] = full_blocks(e, run[slot + at.COMPUTED])
         flying = flags & at.ENDING or (e[at.ASYNC] and flags & at.MEMBER and not flags & at.IDLE)
         if flying:
             if run[slot + at.OUTPUT] != 0:

@@ -6,7 +6,7 @@ Workload and plan become arrays, the kernel runs over them, and its result array
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -89,21 +89,23 @@ def run_with_sums(
     workload: Workload, plan: Plan, second_offset_ps: int = 0, *, leap: bool = True, progress: Progress | None = None
 ) -> tuple[EngineResult, StepSums]:
     """As ``run``, and passes summed by second; instant 0 lies ``second_offset_ps`` after a whole second."""
-    result, rows = _run(workload, plan, leap, progress, second_offset_ps)
-    return result, StepSums(*np.ascontiguousarray(rows.T))
+    return _run(workload, plan, leap, progress, second_offset_ps)
 
 
 def _run(
     workload: Workload, plan: Plan, leap: bool, progress: Progress | None, second_offset_ps: int | None
-) -> tuple[EngineResult, Int64s]:
+) -> tuple[EngineResult, StepSums]:
     check_plan(plan)
     _check_counters(workload, plan)
-    if leap and plan.settings[0][1].enable_prefix_caching and not _shares_prefixes(workload):
-        # without preemption nobody can hit anything, and blocks are only counted
-        result = _run_plan(workload, _without_prefix_caching(plan), leap, progress, second_offset_ps, victims_max=0)
-        if result is not None:
-            return result
-    result = _run_plan(workload, plan, leap, progress, second_offset_ps, victims_max=at.NO_CAP)
+    if not plan.settings[0][1].enable_prefix_caching:
+        prefix_caching = 0
+    elif leap and not _shares_prefixes(workload):
+        prefix_caching = at.RUNS
+    else:
+        prefix_caching = at.BLOCKS
+    result = _run_plan(workload, plan, leap, progress, second_offset_ps, prefix_caching)
+    if result is None:
+        result = _run_plan(workload, plan, leap, progress, second_offset_ps, at.BLOCKS)
     assert result is not None
     return result
 
@@ -115,26 +117,21 @@ def _shares_prefixes(workload: Workload) -> bool:
     return len(np.unique(first)) < len(first)
 
 
-def _without_prefix_caching(plan: Plan) -> Plan:
-    return replace(
-        plan, settings=tuple((at_ps, replace(state, enable_prefix_caching=False)) for at_ps, state in plan.settings)
-    )
-
-
 def _run_plan(
     workload: Workload,
     plan: Plan,
     leap: bool,
     progress: Progress | None,
     second_offset_ps: int | None,
-    victims_max: int,
-) -> tuple[EngineResult, Int64s] | None:
-    """None if more than ``victims_max`` requests were preempted."""
+    prefix_caching: int,
+) -> tuple[EngineResult, StepSums] | None:
+    """None if ``prefix_caching`` by RUNS came to what only BLOCKS can tell."""
     count = len(workload)
     ranks = {state.policy.rank for _, state in plan.settings if state.policy.rank}
     callbacks = {rank: compile_rank(rank) for rank in sorted(ranks, key=lambda rank: (rank.name, rank.digest))}
     addresses = {rank: int(callback.address) for rank, callback in callbacks.items()}
     settings, queue_rows, queue_facts = _settings_table(workload, plan, addresses)
+    settings[:, at.PREFIX - at.SETTINGS] = prefix_caching
     first = plan.settings[0][1]
     most = max(state.max_num_active_seqs or state.max_num_seqs for _, state in plan.settings)
     slots = min(most, count) + 1
@@ -150,7 +147,6 @@ def _run_plan(
     e[at.MODEL_LEN_VARIES] = model_len_varies
     e[at.OWN_WEIGHTS] = bool(workload.request_weight.any())
     e[at.LEAPING] = leap
-    e[at.VICTIMS_MAX] = victims_max
     e[at.SUMMING] = second_offset_ps is not None
     e[at.SECOND_OFFSET] = second_offset_ps or 0
     e[at.FREE_SLOTS] = slots - 1
@@ -169,7 +165,7 @@ def _run_plan(
     queues = np.zeros(entries * at.QUEUE, np.int64)
     active = np.zeros(entries, np.int64)
     head = np.zeros(at.HEAD_FIELDS + 1, np.int64)
-    blocks, table, own, found, chains, chain_table = _prefix_cache(e, workload, plan, cut, slots)
+    blocks, table, own, found, chains, chain_table = _prefix_cache(e, workload, plan, cut, slots, prefix_caching)
     longest = int(cut.max(initial=0))
     calendar = np.zeros(max(PLACES_MIN, 1 << (longest + 1).bit_length()), np.int64)
     marks = np.zeros((len(calendar) >> 6) + (len(calendar) >> 12), np.int64)
@@ -191,7 +187,7 @@ def _run_plan(
         e[at.ROWS] = 0
         if progress is not None:
             progress(int(e[at.NEXT_ARRIVAL]))
-    if e[at.VICTIMS] > victims_max:
+    if e[at.GAVE_UP]:
         return None
     if e[at.FAILED]:
         rank = next(state.policy.rank for _, state in plan.settings if state.policy.rank)
@@ -201,6 +197,8 @@ def _run_plan(
     last = sums.reshape(3, at.SUMS)
     for kind in np.flatnonzero(last[:, at.SUM_STEPS]):
         gathered.append(np.array([[e[at.SECOND], kind, *last[kind]]], np.int64))
+    gathered = gathered or [rows[:0]]
+    columns = [np.concatenate([some[:, column] for some in gathered]) for column in range(at.ROW)]
     result = EngineResult(
         scheduled_ps=out[at.SCHEDULED],
         first_token_ps=out[at.FIRST_TOKEN],
@@ -214,7 +212,7 @@ def _run_plan(
         steps=int(e[at.STEPS]),
         end_ps=int(e[at.CLOCK]),
     )
-    return result, np.concatenate(gathered) if gathered else rows[:0]
+    return result, StepSums(*columns)
 
 
 def _check_counters(workload: Workload, plan: Plan) -> None:
@@ -333,7 +331,6 @@ def _fill_settings(
         at.CHUNKED: settings.enable_chunked_prefill,
         at.THRESHOLD: settings.long_prefill_token_threshold,
         at.ADAPTIVE: settings.long_prefill_token_threshold_adaptive,
-        at.PREFIX: settings.enable_prefix_caching,
         at.ASYNC: settings.async_scheduling,
         at.FULL_PROMPT: settings.scheduler_reserve_full_isl,
         at.PREFILL_FIRST: settings.prefill_first,
@@ -362,12 +359,17 @@ def _fill_settings(
 
 
 def _prefix_cache(
-    e: Int64s, workload: Workload, plan: Plan, cut: Int64s, slots: int
+    e: Int64s, workload: Workload, plan: Plan, cut: Int64s, slots: int, prefix_caching: int
 ) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s, Int64s]:
     """Blocks, hash table, blocks by slot, a buffer for one request's blocks, prefix numbers and their table."""
     first = plan.settings[0][1]
-    if not first.enable_prefix_caching:
-        nothing = np.zeros(1, np.int64)
+    nothing = np.zeros(1, np.int64)
+    e[at.NEXT_BLOCK] = at.BLOCK
+    if prefix_caching == at.RUNS:
+        most = 2 * min(len(workload), max(state.num_gpu_blocks for _, state in plan.settings)) + 4
+        runs = np.zeros((most + 1) * at.BLOCK, np.int64)
+        return runs, nothing, nothing.reshape(1, 1), nothing, nothing, nothing
+    if not prefix_caching:
         return nothing, nothing, nothing.reshape(1, 1), nothing, nothing, nothing
     sizes = [state.num_gpu_blocks - 1 for _, state in plan.settings]
     most = sizes[0] + sum(max(0, after - before) for before, after in pairwise(sizes))
@@ -376,7 +378,6 @@ def _prefix_cache(
     if widest >= 1 << at.INDEX_BITS:
         raise ValueError(f"a request of {tokens} tokens in blocks of {first.block_size} has too many blocks")
     blocks = np.zeros((most + 1) * at.BLOCK, np.int64)
-    e[at.NEXT_BLOCK] = at.BLOCK
     chains = np.zeros(max(1, len(workload.prefix_ids)), np.int64)
     chain_table = _empty_table(len(workload.prefix_ids), 3)
     own = np.empty((slots, widest), np.int64)

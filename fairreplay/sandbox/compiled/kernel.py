@@ -17,6 +17,7 @@ from fairreplay.sandbox.compiled.jit import compiled
 from fairreplay.sandbox.compiled.leaping import PASSES_OF_HOLD, cohort_pass
 from fairreplay.sandbox.compiled.members import refuse_anywhere
 from fairreplay.sandbox.compiled.prefix import first_blocks, number_chains
+from fairreplay.sandbox.compiled.segments import first_run
 from fairreplay.sandbox.compiled.stepping import (
     admit,
     count_prefilling,
@@ -129,7 +130,22 @@ def one_pass(
                 slot = run[slot + at.NEXT]
     if stuck >= 0:
         refuse_anywhere(
-            e, run, free_slots, out, queues, active, queue_rows, way, blocks, table, own, found, prompt, cut, stuck
+            e,
+            run,
+            free_slots,
+            out,
+            kept,
+            queues,
+            active,
+            queue_rows,
+            way,
+            blocks,
+            table,
+            own,
+            found,
+            prompt,
+            cut,
+            stuck,
         )
     if e[at.SUMMING] and (has_batch or took_output or e[at.PREEMPTED] > 0):
         decodes = e[at.BATCH] - prefills
@@ -188,19 +204,21 @@ def _kernel(sources: int) -> Callable[..., bool]:
         """Go on for up to ``passes`` passes or until ``rows`` is full; True when all is finished or cannot go on."""
         if sources < 0:
             return False
-        may_leap = e[at.LEAPING] != 0 and not (e[at.PREFIX] or e[at.MODEL_LEN_VARIES])
+        may_leap = e[at.LEAPING] != 0 and not (e[at.PREFIX] == at.BLOCKS or e[at.MODEL_LEN_VARIES])
         change_ps = next_change(e, settings, weights_at)
         last_row = len(rows) - ROWS_TO_SPARE
         if e[at.READY] == 0:
             e[at.READY] = 1
             e[at.FLOOR_ENDS] = at.HORIZON_PS
             clear_queues(e, queues, queue_facts)
-            if e[at.PREFIX]:
+            if e[at.PREFIX] == at.RUNS:
+                first_run(e, blocks, e[at.USABLE])
+            elif e[at.PREFIX]:
                 first_blocks(e, blocks, e[at.USABLE])
                 number_chains(prefix_start, prefix_ids, chain_table, chains)
         while passes > 0 and e[at.ROWS] <= last_row:
             passes -= 1
-            if e[at.VICTIMS] > e[at.VICTIMS_MAX] or e[at.CLOCK] > at.HORIZON_PS or e[at.FAILED]:
+            if e[at.GAVE_UP] or e[at.CLOCK] > at.HORIZON_PS or e[at.FAILED]:
                 return True
             if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
                 if e[at.NEXT_ARRIVAL] == len(arrival):
@@ -236,7 +254,8 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 if counted:
                     continue
                 scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
-                e[at.HOLD] = 0 if e[at.ASYNC] else PASSES_OF_HOLD  # preemption alone ends a cohort in async mode
+                # with async scheduling or runs of blocks preemption alone ends a cohort
+                e[at.HOLD] = 0 if e[at.ASYNC] or e[at.PREFIX] else PASSES_OF_HOLD
             one_pass(
                 e, run, free_slots, batch, flights, out, way, kept, queues, active, head, queue_rows, blocks, table,
                 own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,

@@ -10,7 +10,8 @@ are read as ``e[at.CLOCK]`` or ``run[slot + at.KNOWN]``; this module is that ``a
 ``way``    by request, ``WAY`` numbers each: the next one in its queue, and where it is now.
 ``kept``   by request, ``KEPT`` numbers each: what a preempted request keeps while it waits.
 ``queues`` waiting queues, ``QUEUE`` numbers each, and entries of the same form that count service.
-``blocks`` KV blocks of the prefix cache, ``BLOCK`` numbers each; block 0 is the sentinel of the free list.
+``blocks`` KV blocks of the prefix cache, or runs of them, ``BLOCK`` numbers each; number 0 is the sentinel of the
+           free list.
 """
 
 from __future__ import annotations
@@ -63,13 +64,14 @@ from __future__ import annotations
     DUE,  # slots that wait for something from the step in flight
     NEXT_DUE,  # slots that wait for something from the step at hand
     DUE_HALF,  # which half of ``dues`` holds the former
-    VICTIMS,  # preemptions since the start
-    VICTIMS_MAX,  # with more of them the engine gives up
+    GAVE_UP,  # 1 once something happened that counting runs of blocks cannot tell
+    LISTED,  # blocks in the runs of the free list
+    SPARE_RUN,  # first of the runs that are not in use
     NEXT_BAD,  # the first request from NEXT_ARRIVAL on that is refused at the door
     FLOOR_ENDS,  # instant at which the window of the type floors ends
     FAILED,  # 1 + the request for which a user's rank raised an error
     HOLD,  # passes until the engine tries to leap again
-) = range(51)
+) = range(52)
 
 # ---- settings in force: a copy of one row of the settings table ----
 SETTINGS = 56
@@ -87,7 +89,7 @@ SETTINGS = 56
     CHUNKED,
     THRESHOLD,
     ADAPTIVE,
-    PREFIX,
+    PREFIX,  # BLOCKS or RUNS under prefix caching
     ASYNC,
     FULL_PROMPT,  # scheduler_reserve_full_isl
     PREFILL_FIRST,
@@ -110,6 +112,10 @@ SETTINGS = 56
 ) = range(SETTINGS, SETTINGS + 33)
 SETTINGS_WIDTH = 33
 SCALARS = SETTINGS + SETTINGS_WIDTH
+
+# ---- prefix caching ----
+BLOCKS = 1  # every block is kept track of (``prefix``)
+RUNS = 2  # no two requests share a prefix (``segments``)
 
 # ---- policies ----
 FCFS, PRIORITY, VTC, TYPE_PRIORITY, SJF, USER = range(6)
@@ -134,7 +140,8 @@ FCFS, PRIORITY, VTC, TYPE_PRIORITY, SJF, USER = range(6)
     FLAGS,
 ) = range(16)
 SLOT = 16
-FILLED = FINISH  # of a request under prefix caching, where nobody is a member: blocks that are full of known tokens
+FILLED = FINISH  # under prefix caching, of one that is no member: blocks that are full of known tokens
+JOINED = BEST  # of a member: its tokens when it joined, less one if the block that they fill was not cached then
 MEMBER = 1
 HELD = 2  # the whole KV of the request is held from its admission on
 RESUMED = 4  # after a preemption
@@ -163,8 +170,8 @@ RESULTS = 9
 FOLLOWER, PLACE = range(2)
 WAY = 2
 NEW, BACK, GONE = -1, -2, -3  # PLACE of one that waits, at first or again, and of one that is done; else it is a slot
-KEPT_KNOWN, KEPT_BEST = range(2)
-KEPT = 2
+KEPT_KNOWN, KEPT_BEST, KEPT_RUN = range(3)
+KEPT = 3
 
 # ---- waiting queues ----
 (
@@ -191,6 +198,7 @@ HEAD_FAILED = 12
 # ---- blocks of the prefix cache ----
 BEFORE, AFTER, REFERENCES, KEY, HOLDER_BEFORE, HOLDER_AFTER, IS_CACHED = range(7)
 BLOCK = 8
+RUN_BLOCKS, RUN_OWNER = REFERENCES, KEY  # of a run of blocks
 INDEX_BITS = 22  # a key is a number of a prefix or request, shifted by these, and the block's index in it
 
 # ---- sums of steps by second and class ----

@@ -38,11 +38,13 @@ from fairreplay.sandbox.compiled.members import (
     charge,
     complete,
     drop_running,
+    full_blocks,
     preempt,
     queue_at,
+    release_counted,
     victim_of,
 )
-from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, try_head
+from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, seat_run, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
 from fairreplay.sandbox.compiled.ticks import advance_ticks, growth_of, ticks_ps, ticks_until, ticks_with_blocks
 from fairreplay.sandbox.compiled.waiting import Int32s, remove_head
@@ -183,6 +185,8 @@ def end_prefills(
     phases: Int64s,
     out: Int64s,
     way: Int32s,
+    kept: Int64s,
+    blocks: Int64s,
     queues: Int64s,
     weights: Int64s,
     request_weight: Int64s,
@@ -195,6 +199,8 @@ def end_prefills(
         request = run[slot + at.REQUEST] & at.INDEX
         output = run[slot + at.OUTPUT]
         known = run[slot + at.KNOWN]
+        if e[at.PREFIX]:
+            run[slot + at.FILLED] = full_blocks(e, run[slot + at.COMPUTED])
         samples = run[slot + at.COMPUTED] == known
         first = at.FIRST if known == run[slot + at.PROMPT] else 0
         if samples:
@@ -211,7 +217,7 @@ def end_prefills(
                 if later:
                     expect(e, run, dues, slot, at.ENDING | first)
                 else:
-                    e[at.FREE] += run[slot + at.OWNED]
+                    release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
                     drop_running(e, run, free_slots, slot)
                     complete(e, run, out, way, slot, request)
                 continue
@@ -246,6 +252,8 @@ def end_waiting_pass(
     dues: Int64s,
     out: Int64s,
     way: Int32s,
+    kept: Int64s,
+    blocks: Int64s,
     queues: Int64s,
     weights: Int64s,
     request_weight: Int64s,
@@ -258,7 +266,7 @@ def end_waiting_pass(
     e[at.CLOCK] = e[at.BUSY_UNTIL]
     e[at.FLYING] = 0
     advance_ticks(e, np.int64(1))
-    deliver(e, run, free_slots, dues, out, way, queues, weights, request_weight)
+    deliver(e, run, free_slots, dues, out, way, kept, blocks, queues, weights, request_weight)
     turn_dues(e)
     e[at.IDLE_PASSES] += 1
     if e[at.SUMMING]:
@@ -319,8 +327,15 @@ def cohort_pass(
     if not alone:
         needed += phases[e[at.PHASE]]
     if needed > e[at.FREE]:
-        # victims by priority may stand before prefills that would get their tokens
-        if alone or ahead or e[at.MEMBERS] == 0 or (had_parts > 0 and left == 0 and e[at.POLICY] == at.PRIORITY):
+        # victims by priority may stand before prefills that would get their tokens; and with runs of blocks it matters
+        # who took blocks before a victim gave its own back
+        if (
+            alone
+            or ahead
+            or e[at.PREFIX] != 0
+            or e[at.MEMBERS] == 0
+            or (had_parts > 0 and left == 0 and e[at.POLICY] == at.PRIORITY)
+        ):
             return False
         needed = free_by_preemption(
             e, run, free_slots, parts, calendar, marks, phases, out, kept, queues, active, queue_rows, way,
@@ -355,14 +370,19 @@ def cohort_pass(
             if queue < 0:
                 if e[at.DYNAMIC] and e[at.ACTIVE] > 1:
                     stretch = 1  # by the next pass another head may go first
+                if e[at.PREFIX] and e[at.HIT] > 0 and e[at.FULL_PROMPT] == 0:
+                    stretch = 1  # by the next pass less is found again, and a smaller first chunk may fit
                 arrivals_matter = e[at.POLICY] != at.FCFS or e[at.DYNAMIC] != 0 or e[at.THRESHOLD] != 0
                 break
             request = queues[queue + at.HEAD] & at.INDEX
             remove_head(e, queues, active, way, prompt, cut, queue)
             slot = seat(e, run, free_slots, out, kept, way, prompt, cut, queue, request)
-            run[slot + at.OWNED] = size
+            if e[at.PREFIX]:
+                run[slot + at.COMPUTED] = seat_run(e, run, kept, blocks, slot, request, size)
+            else:
+                run[slot + at.OWNED] = size
+                e[at.FREE] -= size
             run[slot + at.TOKENS] = tokens
-            e[at.FREE] -= size
             if run[slot + at.FLAGS] & at.RESUMED == 0:
                 first_admission(e, run, out, queues, weights, request_weight, slot)
             parts[e[at.PARTS]] = slot
@@ -374,6 +394,7 @@ def cohort_pass(
     members = e[at.MEMBERS]
     prefills = np.int64(0)
     prefill_tokens = np.int64(0)
+    resumed = np.int64(0)  # parts that decode
     ticks = np.int64(1)
     begin = max(e[at.CLOCK], e[at.BUSY_UNTIL]) if ahead else e[at.CLOCK]
     start_ps = begin  # of the last step
@@ -394,8 +415,11 @@ def cohort_pass(
             computed = run[slot + at.COMPUTED]
             after = computed + tokens
             best = run[slot + at.BEST]
-            prefills += 1
-            prefill_tokens += tokens
+            if e[at.PREFIX] and computed >= max(run[slot + at.PROMPT], run[slot + at.KNOWN] - 1):
+                resumed += 1  # all that it had computed was found again
+            else:
+                prefills += 1
+                prefill_tokens += tokens
             context += after
             run[slot + at.DONE] += tokens
             if computed < best:
@@ -407,7 +431,10 @@ def cohort_pass(
         if members > 0:
             context += e[at.OFFSETS] + members * (e[at.TICK] + 1)
         duration = (
-            e[at.BASE_PS] + e[at.PREFILL_PS] * prefill_tokens + e[at.DECODE_PS] * members + e[at.CONTEXT_PS] * context
+            e[at.BASE_PS]
+            + e[at.PREFILL_PS] * prefill_tokens
+            + e[at.DECODE_PS] * (members + resumed)
+            + e[at.CONTEXT_PS] * context
         )
         e[at.STEPS] += 1
         e[at.IDLE_PASSES] = 1 if progress else e[at.IDLE_PASSES] + 1
@@ -415,7 +442,9 @@ def cohort_pass(
         # a stretch of ticks; the first one's blocks are taken for a pass with prefills, but not yet with prefills alone
         if members == 0:
             if e[at.FLYING]:
-                end_waiting_pass(e, run, free_slots, dues, out, way, queues, weights, request_weight, sums, rows)
+                end_waiting_pass(
+                    e, run, free_slots, dues, out, way, kept, blocks, queues, weights, request_weight, sums, rows
+                )
                 return True
             return False
         if ahead and (e[at.FLYING] == 0 or e[at.DUE] > 0):
@@ -423,6 +452,8 @@ def cohort_pass(
         if not alone:
             e[at.FREE] += needed
         elif phases[e[at.PHASE]] > e[at.FREE]:
+            if e[at.PREFIX]:
+                return False
             free_by_preemption(
                 e, run, free_slots, parts, calendar, marks, phases, out, kept, queues, active, queue_rows, way, blocks,
                 table, own, found, weights, arrival, prompt, priority, request_weight, phases[e[at.PHASE]],
@@ -465,20 +496,24 @@ def cohort_pass(
         e[at.BUSY_UNTIL] = begin + duration
         advance_ticks(e, ticks)
         if e[at.DUE] > 0:
-            deliver(e, run, free_slots, dues, out, way, queues, weights, request_weight)
+            deliver(e, run, free_slots, dues, out, way, kept, blocks, queues, weights, request_weight)
     else:
         e[at.CLOCK] += duration
         if members > 0:
             advance_ticks(e, ticks)
     if e[at.TICK] == e[at.NEXT_FINISH]:
-        finish_members(e, run, free_slots, dues, calendar, marks, phases, out, way, queues, weights, request_weight)
-    if prefills > 0:
-        end_prefills(
-            e, run, free_slots, parts, dues, calendar, marks, phases, out, way, queues, weights, request_weight
+        finish_members(
+            e, run, free_slots, dues, calendar, marks, phases, out, way, kept, blocks, queues, weights, request_weight
         )
+    if prefills + resumed > 0:
+        end_prefills(
+            e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, blocks, queues, weights,
+            request_weight,
+        )  # fmt: skip
     if ahead:
         turn_dues(e)
     if e[at.SUMMING]:
-        add_pass(e, sums, rows, start_ps, prefills, members, prefill_tokens + members, used)
+        decodes = members + resumed
+        add_pass(e, sums, rows, start_ps, prefills, decodes, prefill_tokens + decodes, used)
     e[at.PREEMPTED] = 0
     return True

@@ -7,6 +7,7 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.prefix import give_back
+from fairreplay.sandbox.compiled.segments import bury_run, free_run
 from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, owner_of, push, remove
 from fairreplay.sandbox.engine import LIVELOCK, NEVER_FITS, OK, REFUSED, Int64s
 
@@ -58,11 +59,33 @@ def drop_running(e: Int64s, run: Int64s, free_slots: Int64s, slot: int) -> None:
 
 
 @inlined
-def release(e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s, found: Int64s, slot: int) -> None:
-    if e[at.PREFIX]:
+def release(
+    e: Int64s,
+    run: Int64s,
+    kept: Int64s,
+    blocks: Int64s,
+    table: Int64s,
+    own: Int64s,
+    found: Int64s,
+    slot: int,
+    owner: int,
+) -> None:
+    """The slot's blocks come back; ``owner`` is its request if that will resume, else NONE."""
+    if e[at.PREFIX] == at.BLOCKS:
         give_back(e, run, blocks, table, own, found, slot)
     else:
-        e[at.FREE] += run[slot + at.OWNED]
+        release_counted(e, run, kept, blocks, slot, owner)
+
+
+@inlined
+def release_counted(e: Int64s, run: Int64s, kept: Int64s, blocks: Int64s, slot: int, owner: int) -> None:
+    """As ``release``, where blocks are counted and not kept track of one by one."""
+    owned = run[slot + at.OWNED]
+    if e[at.PREFIX]:
+        cached = min(run[slot + at.FILLED], owned)
+        free_run(e, blocks, kept, owner, cached, owned - cached)
+    else:
+        e[at.FREE] += owned
 
 
 @inlined
@@ -155,15 +178,15 @@ def preempt(
 ) -> None:
     """The victim loses its blocks and all computed tokens, keeps its sampled ones, and waits at the head."""
     request = run[slot + at.REQUEST]
+    resumes = blocks_for(e, final_tokens(run[slot + at.PROMPT], run[slot + at.OUTPUT])) <= e[at.USABLE]
     drop_running(e, run, free_slots, slot)
-    release(e, run, blocks, table, own, found, slot)
+    release(e, run, kept, blocks, table, own, found, slot, request if resumes else at.NONE)
     kept[request * at.KEPT + at.KEPT_KNOWN] = run[slot + at.KNOWN]
     kept[request * at.KEPT + at.KEPT_BEST] = run[slot + at.BEST]
     out[at.COMPUTED_TOKENS, request] = run[slot + at.DONE]
     out[at.PREEMPTIONS, request] += 1
     e[at.PREEMPTED] += 1
-    e[at.VICTIMS] += 1
-    if blocks_for(e, final_tokens(run[slot + at.PROMPT], run[slot + at.OUTPUT])) <= e[at.USABLE]:
+    if resumes:
         way[request * at.WAY + at.PLACE] = at.BACK
         push(e, queues, active, queue_rows, way, prompt, request)
     else:
@@ -176,6 +199,7 @@ def refuse_anywhere(
     run: Int64s,
     free_slots: Int64s,
     out: Int64s,
+    kept: Int64s,
     queues: Int64s,
     active: Int64s,
     queue_rows: Int64s,
@@ -192,8 +216,10 @@ def refuse_anywhere(
     place = np.int64(way[request * at.WAY + at.PLACE])
     if place < 0:
         remove(e, queues, active, queue_rows, way, prompt, cut, request)
+        if e[at.PREFIX] == at.RUNS:
+            bury_run(e, blocks, kept, request)
     else:
         out[at.COMPUTED_TOKENS, request] = run[place + at.DONE]
         drop_running(e, run, free_slots, place)
-        release(e, run, blocks, table, own, found, place)
+        release(e, run, kept, blocks, table, own, found, place, np.int64(at.NONE))
     refuse(e, out, way, request, np.int64(LIVELOCK))

@@ -21,6 +21,7 @@ from fairreplay.sandbox.compiled.members import (
     victim_of,
 )
 from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
+from fairreplay.sandbox.compiled.segments import bury_run, look_up_run, take_run
 from fairreplay.sandbox.compiled.waiting import Int32s, next_queue, queue_of, remove, remove_head
 from fairreplay.sandbox.engine import Int64s
 
@@ -80,6 +81,7 @@ def schedule_running(
     cap = e[at.CAP]
     by_priority = e[at.POLICY] == at.PRIORITY
     prefix = e[at.PREFIX] != 0
+    by_block = e[at.PREFIX] == at.BLOCKS
     slot = run[at.NEXT] & at.INDEX
     while slot != 0 and budget > 0:
         if prefilling_only and not is_prefilling(run, slot):
@@ -111,12 +113,16 @@ def schedule_running(
                 break
         if stays:
             if needed > 0:
-                if prefix:
+                if by_block:
                     take_blocks(e, run, blocks, table, own, slot, needed)
                 else:
                     run[slot + at.OWNED] += needed
                     e[at.FREE] -= needed
-            if prefix and full_blocks(e, computed + tokens) > run[slot + at.FILLED]:
+            if not prefix or full_blocks(e, computed + tokens) <= run[slot + at.FILLED]:
+                pass
+            elif not by_block:
+                fill_run(e, run, slot, min(computed + tokens, run[slot + at.KNOWN]))
+            else:
                 fill(
                     e, run, blocks, table, own, chains, prefix_start, prefix_tokens, prompt, slot,
                     min(computed + tokens, run[slot + at.KNOWN]),
@@ -162,7 +168,10 @@ def try_head(
     hit = 0
     evictable = 0
     if e[at.PREFIX]:
-        look_up(e, blocks, table, found, chains, prefix_start, prefix_tokens, prompt, request, known)
+        if e[at.PREFIX] == at.BLOCKS:
+            look_up(e, blocks, table, found, chains, prefix_start, prefix_tokens, prompt, request, known)
+        else:
+            look_up_run(e, blocks, kept, request, known)
         hit = e[at.HIT]
         evictable = e[at.EVICTABLE]
     cached = hit * e[at.BLOCK_SIZE]
@@ -221,7 +230,10 @@ def admit(
         remove_head(e, queues, active, way, prompt, cut, queue)
         slot = seat(e, run, free_slots, out, kept, way, prompt, cut, queue, request)
         cached = 0
-        if e[at.PREFIX]:
+        if e[at.PREFIX] == at.RUNS:
+            cached = seat_run(e, run, kept, blocks, slot, request, size)
+            fill_run(e, run, slot, min(cached + tokens, run[slot + at.KNOWN]))
+        elif e[at.PREFIX]:
             cached = e[at.HIT] * e[at.BLOCK_SIZE]
             take_hit(e, run, blocks, own, found, slot)
             take_blocks(e, run, blocks, table, own, slot, size - e[at.HIT])
@@ -275,6 +287,21 @@ def seat(
     run[slot + at.FLAGS] = flags | (queue << at.FLAG_BITS)
     way[request * at.WAY + at.PLACE] = slot
     return slot
+
+
+@inlined
+def seat_run(e: Int64s, run: Int64s, kept: Int64s, blocks: Int64s, slot: int, request: int, size: int) -> int:
+    """Blocks for a request that was looked up last, its hit among them; gives the tokens of the hit."""
+    take_run(e, blocks, kept, request, size)
+    run[slot + at.OWNED] = size
+    run[slot + at.FILLED] = e[at.HIT]
+    return e[at.HIT] * e[at.BLOCK_SIZE]
+
+
+@inlined
+def fill_run(e: Int64s, run: Int64s, slot: int, tokens: int) -> None:
+    """The blocks that the first ``tokens`` tokens fill enter the cache."""
+    run[slot + at.FILLED] = max(run[slot + at.FILLED], full_blocks(e, tokens))
 
 
 @inlined
@@ -365,6 +392,7 @@ def take_output(
     clock = flights[flight, 0]
     e[at.CLOCK] = clock
     prefix = e[at.PREFIX] != 0
+    by_block = e[at.PREFIX] == at.BLOCKS
     by_service = e[at.SERVED] != 0 or e[at.FIRST_TYPE] >= 0
     for place in range(flights[flight, 1]):
         request = flights[flight, 2 * place + 2] & at.INDEX
@@ -382,7 +410,11 @@ def take_output(
             if stays:
                 run[slot + at.KNOWN] = known
                 run[slot + at.IN_FLIGHT] -= 1
-                if prefix and known - first < output and full_blocks(e, known) > run[slot + at.FILLED]:
+                if not prefix or known - first >= output or full_blocks(e, known) <= run[slot + at.FILLED]:
+                    pass
+                elif not by_block:
+                    fill_run(e, run, slot, min(run[slot + at.COMPUTED] - run[slot + at.IN_FLIGHT], known))
+                else:
                     fill(
                         e, run, blocks, table, own, chains, prefix_start, prefix_tokens, prompt, slot,
                         min(run[slot + at.COMPUTED] - run[slot + at.IN_FLIGHT], known),
@@ -397,10 +429,12 @@ def take_output(
         if known - first >= output:
             if stays:
                 drop_running(e, run, free_slots, slot)
-                release(e, run, blocks, table, own, found, slot)
+                release(e, run, kept, blocks, table, own, found, slot, np.int64(at.NONE))
                 complete(e, run, out, way, slot, request)
             else:
                 remove(e, queues, active, queue_rows, way, prompt, cut, request)
+                if e[at.PREFIX] == at.RUNS:
+                    bury_run(e, blocks, kept, request)
                 complete_waiting(e, out, way, request)
 
 

@@ -5,20 +5,24 @@ For instance, shortest prompt first with ageing::
     def rank(prompt_tokens, now_ps, arrival_ps):
         return prompt_tokens - (now_ps - arrival_ps) // 10**9
 
-Lowest goes first, ties by (arrival, order in the source). All fields and the result are integers. The function must be
-one that Numba compiles, and must not depend on anything but its arguments.
+or, with all fields at once, ``def rank(head): return head.prompt_tokens``. Lowest goes first, ties by (arrival, order
+in the source). All fields and the result are integers. The function must be one that Numba compiles, and must not
+depend on anything but its arguments.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from fairreplay.errors import UsageError, nearest
-from fairreplay.sandbox.engine import PolicySpec, UserRank, Workload
-from fairreplay.sandbox.policies.base import Policy
+from fairreplay.sandbox.engine import WEIGHT_SCALE, PolicySpec, UserRank, Workload
+from fairreplay.sandbox.policies.base import HeadState, Policy
 
 HEAD_FIELDS: Final = {
     "now_ps": "clock of the pass, picoseconds since the period's start",
@@ -36,6 +40,14 @@ HEAD_FIELDS: Final = {
     "running": "requests that run",
 }
 """Fields of a head that a rank may name as its parameters."""
+
+Head = NamedTuple("Head", [(name, int) for name in HEAD_FIELDS])  # type: ignore[misc]
+"""What a rank gets whose only parameter is ``head``."""
+WHOLE_HEAD: Final = ("head",)
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z_][A-Za-z0-9_]*")
+"""The replay is named after the file and the function."""
 
 
 class User(Policy):
@@ -65,6 +77,8 @@ class User(Policy):
             "running": state.running,
         }
         try:
+            if self._rank.fields == WHOLE_HEAD:
+                return int(self._rank.function(Head(**values)))
             return int(self._rank.function(*(values[name] for name in self._rank.fields)))
         except Exception as error:
             raise failed(self._rank, request, repr(error)) from None
@@ -91,6 +105,8 @@ def load_rank(text: str) -> UserRank:
     """
     where, _, name = text.rpartition(":")
     path = Path(where)
+    if not _PLAIN.fullmatch(f"{path.name}:{name}"):
+        raise UsageError(f"policy {text!r}: write path/file.py:function, with letters, digits, '_', '-' and '.' alone")
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -104,9 +120,31 @@ def load_rank(text: str) -> UserRank:
     if not inspect.isfunction(function):
         raise UsageError(f"policy {text!r}: {path.name} has no function {name!r}")
     fields = tuple(inspect.signature(function).parameters)
-    for parameter in fields:
+    for parameter in () if fields == WHOLE_HEAD else fields:
         if parameter not in HEAD_FIELDS:
             hint = nearest(parameter, list(HEAD_FIELDS))
             raise UsageError(f"policy {text!r}: parameter {parameter!r} is no field of a head; {hint}")
     digest = hashlib.sha256(f"{name}\n{source}".encode()).hexdigest()[:16]
     return UserRank(name=f"{path.name}:{name}", digest=digest, fields=fields, function=function)
+
+
+TRIED_REQUESTS: Final = 1000
+
+
+def try_rank(rank: UserRank, workload: Workload) -> None:
+    """Rank the first requests as if each stood alone: what would fail at once, fails before the run.
+
+    Raises:
+        UsageError: the function raised an error.
+    """
+    policy = User(PolicySpec("user", rank=rank), workload)
+    policy.weights = np.full(len(workload.tenants), WEIGHT_SCALE, np.int64)
+    policy.head_state = lambda request: HeadState(
+        now_ps=int(workload.arrival_ps[request]),
+        known_tokens=int(workload.prompt_tokens[request]),
+        preemptions=0,
+        waiting=1,
+        running=0,
+    )
+    for request in range(min(len(workload), TRIED_REQUESTS)):
+        policy.rank(request)
