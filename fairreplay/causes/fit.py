@@ -27,6 +27,8 @@ LOSS_FALLS: Final = 0.3
 """Part of the loss that a change must take away to be believed."""
 FINEST_S: Final = 0.02
 """Times are compared as logarithms of this many seconds more: below it, differences do not matter."""
+FINEST_PART: Final = 0.01
+"""Preempted parts are compared as logarithms of this part more."""
 SPEEDS: Final = (0.85, 0.7, 0.55, 0.42, 0.3, 0.2)
 KVS: Final = (0.6, 0.4, 0.25, 0.15, 0.09, 0.05)
 SPEEDS_OFF: Final = (0.6, 0.75, 0.9, 1.1, 1.3, 1.6)
@@ -61,6 +63,8 @@ class _Logged:
 
     ttft: Floats
     decode: Floats
+    preempted: float | None
+    """Part of the rows that were preempted; null where the log does not say."""
     lead_in: NDArray[np.bool_]
 
 
@@ -189,22 +193,32 @@ def _logged(scene: Scene) -> _Logged:
         span = (pl.col(later) - pl.col(earlier)).dt.total_microseconds() / 1e6
         return frame.select(span.fill_null(np.nan)).to_series().to_numpy()
 
+    known = frame["preemptions"].drop_nulls()
     decodes = (frame["output_tokens"].fill_null(0) > 1).to_numpy()
     return _Logged(
         ttft=seconds("first_token_at", "arrived_at"),
         decode=np.where(decodes, seconds("finished_at", "first_token_at"), np.nan),
+        preempted=None if known.is_empty() else float((known > 0).mean()),  # type: ignore[arg-type]
         lead_in=(frame["arrived_at"] < scene.start).to_numpy(),
     )
 
 
 def _loss(scene: Scene, interventions: Sequence[Intervention], logged: _Logged, *, lead_in: bool = False) -> float:
-    """Mean absolute difference of the logarithms of TTFT and of decode time, over rows that have them in both."""
+    """Mean absolute difference of the logarithms of TTFT and of decode time, over rows that have them in both.
+
+    And half the difference of the logarithms of the preempted part, where the log has it: slow steps and too little KV
+    make the same requests late, but only one of them evicts.
+    """
     done = simulate(scene, interventions)
     arrived = scene.load.frame["arrived_at"].to_physical().to_numpy()
     ttft = _span(done.first_token_us, arrived)
     decode = _span(done.finished_us, done.first_token_us)
     rows = logged.lead_in if lead_in else np.ones(len(arrived), np.bool_)
-    return _distance(ttft[rows], logged.ttft[rows]) + _distance(decode[rows], logged.decode[rows])
+    late = _distance(ttft[rows], logged.ttft[rows]) + _distance(decode[rows], logged.decode[rows])
+    if lead_in or logged.preempted is None:
+        return late
+    preempted = float((done.preemptions > 0).mean())
+    return late + abs(float(np.log((preempted + FINEST_PART) / (logged.preempted + FINEST_PART)))) / 2
 
 
 def _span(later: NDArray[np.int64], earlier: NDArray[np.int64]) -> Floats:
