@@ -244,7 +244,7 @@ def weight_skew(evidence: Evidence) -> Signature:
     """Weights in force that are not those committed, and tenants served out of proportion with them."""
     skews = weight_skews(evidence)
     uses = [policy for policy in evidence.policies if policy in USES_WEIGHTS]
-    here = evidence.tenants.filter((pl.col("start") >= evidence.start) & (pl.col("start") < evidence.end))
+    here = evidence.tenants.filter(pl.col("start").is_in(_skewed_windows(evidence)))
     attained = {
         row["tenant"]: row["x"]
         for row in here.filter(pl.col("entitlement") > 0).group_by("tenant").agg(pl.col("x").mean()).to_dicts()
@@ -312,11 +312,25 @@ def low_demand(evidence: Evidence) -> Signature:
 
 
 def weight_skews(evidence: Evidence) -> dict[str, float]:
-    """Weight in force over committed weight, both as shares of the tenants present; empty where nothing is set."""
+    """Weight in force over committed weight, both as shares of the tenants present; empty where nothing is set.
+
+    Over the episode's windows in which some tenant is skewed, if there are any: its tail would dilute the skew.
+    """
     config = evidence.config
     if not any(tenant.committed_tokens_per_month or tenant.weight for tenant in config.tenants.values()):
         return {}
-    rows = _arrived(evidence)
+    return _skews_in(evidence, _skewed_windows(evidence))
+
+
+def _skewed_windows(evidence: Evidence) -> list[datetime]:
+    """Starts of the episode's windows in which the weights of what arrived are skewed; of all, if none are."""
+    windows = [at for at in evidence.levels.starts if at >= evidence.start]
+    skewed = [at for at in windows if any(map(is_skewed, _skews_in(evidence, [at]).values()))]
+    return skewed or windows
+
+
+def _skews_in(evidence: Evidence, windows: Sequence[datetime]) -> dict[str, float]:
+    rows = _rows_in(evidence, windows)
     names = sorted(rows["tenant"].unique().to_list())
     logged = {
         row["tenant"]: row["weight"]
@@ -324,11 +338,11 @@ def weight_skews(evidence: Evidence) -> dict[str, float]:
     }
     force = np.array(
         [
-            logged[name] if logged[name] is not None else float(weight_in_force(config, name, evidence.start))
+            logged[name] if logged[name] is not None else float(weight_in_force(evidence.config, name, windows[0]))
             for name in names
         ]
     )
-    committed = fair_weights(config, names)
+    committed = fair_weights(evidence.config, names)
     if not names or not force.sum():
         return {}
     ratios = force / force.sum() / (committed / committed.sum())
@@ -362,15 +376,20 @@ def _arrived(evidence: Evidence) -> pl.DataFrame:
 def _usual_rows(evidence: Evidence) -> pl.DataFrame:
     """What arrived in the windows of the baseline."""
     levels = evidence.levels
-    starts = pl.Series([at for at, usual in zip(levels.starts, levels.usual, strict=True) if usual])
-    if starts.is_empty():
+    return _rows_in(evidence, [at for at, usual in zip(levels.starts, levels.usual, strict=True) if usual])
+
+
+def _rows_in(evidence: Evidence, windows: Sequence[datetime]) -> pl.DataFrame:
+    """What arrived in the windows that start then."""
+    if not windows:
         return evidence.rows.clear()
+    levels = evidence.levels
     size = levels.ends[0] - levels.starts[0]
     origin = levels.starts[0]
     window = origin + (pl.col("arrived_at") - origin).dt.total_microseconds().floordiv(
         int(size.total_seconds() * 1_000_000)
     ) * pl.lit(size)
-    return evidence.rows.filter(window.is_in(starts.implode()))
+    return evidence.rows.filter(window.is_in(pl.Series(windows).implode()))
 
 
 def _thrashing(rows: pl.DataFrame) -> float | None:

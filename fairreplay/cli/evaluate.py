@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fairreplay.cli.console import note, out, out_json, table
 from fairreplay.cli.options import JsonOption, QuietOption
-
-if TYPE_CHECKING:
-    from fairreplay.planning.evaluate import Answer
 
 SHORT = {
     "burst": "burst",
@@ -59,17 +56,17 @@ def evaluate(
             | {"cases": [asdict(answer) for answer in answers]}
         )
     elif not quiet:
-        out(summary(seed, sandbox_error, found, answers))
+        out(summary(seed, sandbox_error, found))
 
 
-def summary(seed: int, sandbox_error: float, found: dict[str, Any], answers: list[Answer]) -> str:
+def summary(seed: int, sandbox_error: float, found: dict[str, Any]) -> str:
     """The confusion matrices and the rates, beside what they should reach."""
     counts = ", ".join(f"{count} {name}" for name, count in found["families"].items())
     off = f", sandbox step times {sandbox_error:.0%} off" if sandbox_error else ""
-    lines = [f"{len(answers)} incidents of seed {seed} ({counts}){off}"]
+    lines = [f"{sum(found['families'].values())} incidents of seed {seed} ({counts}){off}"]
     for metric, cells in found["confusion"].items():
         lines += ["", *_confusion(metric, cells)]
-    return "\n".join([*lines, "", *_rates(found), *_noise(answers)])
+    return "\n".join([*lines, "", *_rates(found)])
 
 
 def _confusion(metric: str, cells: dict[str, dict[str, int]]) -> list[str]:
@@ -116,21 +113,14 @@ def _rates(found: dict[str, Any]) -> list[str]:
             f"detection after the start: P50 {delay['p50']:.0f} s, P90 {delay['p90']:.0f} s, largest "
             f"{delay['max']:.0f} s; missed: {delay['missed']} of {delay['incidents']}"
         )
+    floods = found["victims_p99_growth"]
+    if floods["p50"] is not None:
+        lines.append(
+            f"noisy neighbours: the victims' P99 of the first token grew {floods['p50']:.1f}-fold "
+            f"(median of {floods['floods']})"
+        )
     return lines
 
 
 def _part(rate: float | None) -> str | None:
     return None if rate is None else f"{rate:.3f}"
-
-
-def _noise(answers: list[Answer]) -> list[str]:
-    """What floods did to the others."""
-    known = sorted(
-        after / before
-        for before, after in (answer.victims_p99_ms for answer in answers if answer.victims_p99_ms)
-        if before and after
-    )
-    if not known:
-        return []
-    middle = known[(len(known) + 1) // 2 - 1]
-    return [f"noisy neighbours: the victims' P99 of the first token grew {middle:.1f}-fold (median of {len(known)})"]

@@ -183,6 +183,8 @@ def figures(answers: Sequence[Answer]) -> dict[str, Any]:
     hurt = [answer for answer in answers if answer.truth]
     delays = sorted(answer.delay_s for answer in hurt if answer.delay_s is not None)
     extra = [set(answer.said) - set(answer.present) for answer in hurt]
+    floods = [answer.victims_p99_ms for answer in answers if answer.victims_p99_ms is not None]
+    growth = sorted(during / without for without, during in floods if without and during)
     return {
         "families": dict(sorted(Counter(answer.family for answer in answers).items())),
         "confusion": {metric: confusion(metric, hit[metric]) for metric in METRICS},
@@ -204,6 +206,7 @@ def figures(answers: Sequence[Answer]) -> dict[str, Any]:
             "p90": _nearest_rank(delays, 90),
             "max": delays[-1] if delays else None,
         },
+        "victims_p99_growth": {"floods": len(floods), "p50": _nearest_rank(growth, 50)},
     }
 
 
