@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from fairreplay.causes.verdict import Verdict
 from fairreplay.metrics.measure import JFI_DEGRADED, SCR_DEGRADED, TFR_DEGRADED, X_DEGRADED, Measured, of_model
 from fairreplay.metrics.scr import ttft_us
 
@@ -57,6 +58,8 @@ class Episode:
     confidence: str | None = None
     signatures: Mapping[str, Any] = field(default_factory=dict)
     recommendation: str | None = None
+    verdict: Verdict | None = None
+    """All that the fields above say in short, and how to recompute it."""
 
 
 def episodes(measured: Measured, outcome: pl.DataFrame) -> list[Episode]:
@@ -126,7 +129,7 @@ def _episode(measured: Measured, group: pl.DataFrame, windows: pl.DataFrame, mod
     types = measured.types.join(starts, **in_bad).filter(pl.col("ratio") < TFR_DEGRADED)  # type: ignore[arg-type]
     hurt = _hurt(measured, group, start, end)
     lacking = deficits(windows)
-    worst = {name: _least(windows[name]) for name in METRICS}
+    worst = {name: least(windows[name]) for name in METRICS}
     hit = tuple(sorted(late | set(short["tenant"].to_list())))
     return Episode(
         id=episode_id(model, start),
@@ -137,7 +140,7 @@ def _episode(measured: Measured, group: pl.DataFrame, windows: pl.DataFrame, mod
         windows=len(windows),
         degraded_windows=len(bad),
         metrics=worst,
-        min_x=_least(windows["min_x"]),
+        min_x=least(windows["min_x"]),
         deficits=lacking,
         tenants=hit,
         types=tuple(sorted(set(types["type"].to_list()))),
@@ -164,13 +167,13 @@ def _reason(windows: pl.DataFrame, bad: pl.DataFrame, tenants: int, hurt: int) -
     """What degraded, in one sentence with numbers; names of tenants stay out of it."""
     said = []
     for name, threshold in (("scr", SCR_DEGRADED), ("jfi", JFI_DEGRADED), ("tfr", TFR_DEGRADED)):
-        low = _least(windows[name])
+        low = least(windows[name])
         below = int((windows[name] < threshold).sum())
         if below:
             said.append(f"{name.upper()} fell to {low:.2f} (below {threshold:g} in {below} of {len(windows)} windows)")
     starved = windows.filter(pl.col("min_x") < X_DEGRADED)
     if len(starved):
-        said.append(f"one tenant got {_least(starved['min_x']):.0%} of its entitlement")
+        said.append(f"one tenant got {least(starved['min_x']):.0%} of its entitlement")
     whom = f"{_count(tenants, 'tenant')} hit, {_count(hurt, 'request')} late or refused"
     return ", ".join(said) + f"; {whom} in {_count(len(bad), 'degraded window')}."
 
@@ -179,6 +182,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _least(values: pl.Series) -> float | None:
-    least = values.min()
-    return None if least is None else float(least)  # type: ignore[arg-type]
+def least(values: pl.Series) -> float | None:
+    """The smallest value; null if none is known."""
+    value = values.min()
+    return None if value is None else float(value)  # type: ignore[arg-type]

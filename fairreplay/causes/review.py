@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 import polars as pl
 
+from fairreplay.causes.diagnose import diagnose, with_verdicts
 from fairreplay.causes.episodes import Episode, episodes
+from fairreplay.causes.low_demand import low_demand_episodes
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, measure, slos_of
 from fairreplay.metrics.options import MeasureOptions
@@ -30,6 +33,8 @@ class Source:
     """Canonical columns; all that is stored, also what arrived outside of the measured period."""
     measured: Measured
     episodes: tuple[Episode, ...]
+    raw_only_windows: int | None = None
+    """Windows where only ``jfi_raw`` is low and no tenant's demand fell; null until ``explained`` has counted them."""
 
 
 PERIOD: Final = timedelta(days=14)
@@ -83,3 +88,52 @@ def sources(store: Store, config: Config, options: MeasureOptions) -> list[Sourc
             )
         )
     return made
+
+
+def production(found: Sequence[Source]) -> Source:
+    """What stands for production: the log, or its baseline replay where the log holds arrivals only."""
+    logged = found[0]
+    if logged.outcome.is_empty() or not _is_arrivals_only(logged.outcome):
+        return logged
+    return next((source for source in found if source.is_baseline), logged)
+
+
+def explained(
+    found: Sequence[Source],
+    config: Config,
+    options: MeasureOptions,
+    *,
+    only: str | None = None,
+    jobs: int = 1,
+    recommend: bool = True,
+) -> list[Source]:
+    """``found`` with a verdict on each episode of ``production(found)``, and its episodes of low demand added.
+
+    Args:
+        only: the id of the one episode that gets a verdict.
+        jobs: threads for the replays; results do not depend on it.
+        recommend: also measure fixes.
+    """
+    logged, judged = found[0], production(found)
+    quiet, raw_only = low_demand_episodes(judged.measured, judged.outcome)
+    every = sorted([*judged.episodes, *quiet], key=lambda one: (one.model is not None, one.model or "", one.start))
+    wanted = [one for one in every if only is None or one.id == only]
+    verdicts = diagnose(
+        judged.outcome,
+        config,
+        wanted,
+        options,
+        measured=judged.measured,
+        load=None if judged is logged else logged.outcome,
+        jobs=jobs,
+        recommend=recommend,
+    )
+    filled = {one.id: one for one in with_verdicts(wanted, verdicts)}
+    done = replace(judged, episodes=tuple(filled.get(one.id, one) for one in every), raw_only_windows=raw_only)
+    return [done if source is judged else source for source in found]
+
+
+def _is_arrivals_only(rows: pl.DataFrame) -> bool:
+    """No row says what production did with it."""
+    told = ("scheduled_at", "first_token_at", "finished_at")
+    return all(rows[name].null_count() == len(rows) for name in told) and not (rows["status"] == "rejected").all()

@@ -8,7 +8,20 @@ import sys
 import typer
 
 from fairreplay import __version__
-from fairreplay.cli import calibrate, demo, episodes, export, ingest, metrics, replay, report, synth, verify
+from fairreplay.cli import (
+    calibrate,
+    demo,
+    episodes,
+    evaluate,
+    explain,
+    export,
+    ingest,
+    metrics,
+    replay,
+    report,
+    synth,
+    verify,
+)
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as typer gives it."""
@@ -37,7 +50,22 @@ def _root(
     pass
 
 
-for command in (ingest, replay, metrics, episodes, report, export, calibrate, verify, synth, demo):
+COMMANDS = (
+    ingest,
+    replay,
+    metrics,
+    episodes,
+    explain,
+    report,
+    export,
+    calibrate,
+    verify,
+    synth,
+    evaluate,
+    demo,
+)
+
+for command in COMMANDS:
     name = command.__name__.rsplit(".", 1)[-1]
     app.command(name)(getattr(command, name))
 

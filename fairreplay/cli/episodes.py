@@ -8,6 +8,7 @@ from fairreplay.cli.console import out, out_json, printable, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
+    JobsOption,
     JsonOption,
     MinSamplesOption,
     QuietOption,
@@ -34,13 +35,15 @@ def episodes(
     strict_samples: StrictSamplesOption = False,
     refusals: RefusalsOption = "miss",
     spread: SpreadOption = "phases",
+    jobs: JobsOption = 1,
     store: StoreOption = DEFAULT_STORE,
     config: ConfigOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """List every degraded moment, merged into episodes, of the log and of every replay."""
-    from fairreplay.causes.review import sources
+    """List every degraded moment, merged into episodes, of the log (with causes) and of every replay."""
+    from fairreplay.causes.review import explained, period_of, sources
+    from fairreplay.cli.replay import note_compilation
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import measure_options
     from fairreplay.store.store import open_store
@@ -48,7 +51,11 @@ def episodes(
     begin, end = period(since, until)
     settings = load_config(config)
     options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
-    found = [episode for source in sources(open_store(store), settings, options) for episode in source.episodes]
+    note_compilation(quiet=quiet)
+    opened = open_store(store)
+    options = period_of(opened, options)
+    judged = explained(sources(opened, settings, options), settings, options, jobs=jobs)
+    found = [episode for source in judged for episode in source.episodes]
     if json:
         out_json({"episodes": [document(episode) for episode in found]})
         return

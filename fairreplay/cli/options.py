@@ -47,3 +47,4 @@ SpreadOption = Annotated[
         "(all of it between first token and finish).",
     ),
 ]
+JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="Threads for the replays; results do not depend on it.")]

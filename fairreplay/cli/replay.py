@@ -62,7 +62,7 @@ def replay(
 ) -> None:
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store."""
     from fairreplay.config.load import load_config
-    from fairreplay.sandbox.plan import baseline_policy
+    from fairreplay.sandbox.plan import baseline_policy, with_known_policies
     from fairreplay.sandbox.replay import find_replays
     from fairreplay.sandbox.replay import replay as run
     from fairreplay.store.store import open_store
@@ -74,6 +74,8 @@ def replay(
     policies = policy or [baseline]
     _check_emit(emit, output, policies, interval)
     opened = open_store(store)
+    for warning in with_known_policies(settings)[1].values():
+        note(warning, quiet=quiet)
     note_compilation(quiet=quiet)
     with progress("replay", "requests", quiet=quiet or json) as told:
         summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), progress=told)

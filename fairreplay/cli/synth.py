@@ -24,12 +24,13 @@ def synth(
         typer.Option("--output", "-o", metavar="DIR", help="The folder to write: new, empty, or written by synth."),
     ],
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same bytes.")] = 0,
-    duration: Annotated[str, typer.Option("--duration", help='Length of the trace, such as "3h" or "90m".')] = "3h",
+    duration: Annotated[str, typer.Option("--duration", help='Length of the trace, such as "3h" or "90m".')] = "6h",
     incident: Annotated[
         list[str] | None,
         typer.Option(
             "--incident",
-            help='A kind; repeat for more, in this order; "none" for a healthy trace [default: one of each kind].',
+            help='A kind, or "burst+thrash" for two at once; repeat for more, in this order; "none" for a healthy '
+            "trace [default: one of each kind].",
         ),
     ] = None,
     tenants: Annotated[int, typer.Option("--tenants", help="Number of tenants; their sizes follow Zipf's law.")] = 8,
@@ -131,6 +132,9 @@ def _summary(folder: Path, made: Synthesis) -> str:
     ]
     if rows:
         lines += ["", table(("incident", "from (UTC)", "to", "made to hit", "injected"), rows)]
+    for label in labels["incidents"]:
+        if "victims" in label:
+            lines += ["", _noise(label)]
     where = printable(str(folder))
     lines += [
         "",
@@ -147,8 +151,22 @@ def _who(label: dict[str, Any]) -> str:
     if injection["traffic"]:
         few = injection["traffic"]["tenants"]
         who = ", ".join(few) if len(few) <= 2 else "all"
-        parts.append(f"{who} x {injection['traffic']['factor']:g}")
+        ramp = " growing" if injection["traffic"]["ramp"] else ""
+        parts.append(f"{who} x {injection['traffic']['factor']:g}{ramp}")
     parts += [f"{key} {change['usual']} -> {change['during']}" for key, change in injection["settings"].items()]
     if injection["weights"]:
         parts.append("weights reversed")
-    return ", ".join(parts)
+    if not injection["listed"]:
+        parts.append("unlisted")
+    return ", ".join(parts) or "nothing"
+
+
+def _noise(label: dict[str, Any]) -> str:
+    """What a flood did to the others, in a line."""
+    before, after = (_seconds(label["victims"][key]) for key in ("p99_ttft_ms_without", "p99_ttft_ms"))
+    who = ", ".join(label["tenants"])
+    return f"{label['id']}: P99 of the first token of everybody but {who}: {before} without it, {after} with it"
+
+
+def _seconds(ms: float | None) -> str:
+    return "never" if ms is None else f"{ms / 1000:.2f} s"

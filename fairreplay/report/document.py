@@ -13,6 +13,7 @@ from typing import Final
 
 from fairreplay import __version__
 from fairreplay.causes.episodes import Episode
+from fairreplay.causes.verdict import document as verdict_document
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -20,7 +21,7 @@ from fairreplay.report import text
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.levels import METRICS, THRESHOLDS, level, longest_run, minutes_below, worst
 from fairreplay.report.provenance import StoreFacts, config_digest, data_quality, settings
-from fairreplay.report.rounding import RULE, rounded, rounded_all
+from fairreplay.report.rounding import RULE, plain, rounded, rounded_all
 from fairreplay.report.schema import (
     SCHEMA_VERSION,
     CauseCount,
@@ -171,7 +172,7 @@ def _group(
     return {
         "model": model,
         "source": logged.name,
-        "sentence": _sentence(said, len(own), degraded, judged, sum(lengths)),
+        "sentence": _sentence(said, sum(one["windows_degraded"] > 0 for one in own), degraded, judged, sum(lengths)),
         "requests": len(outcome),
         "tenants": outcome["tenant"].n_unique(),
         "types": outcome["type"].n_unique(),
@@ -264,7 +265,7 @@ def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
 
 
 def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
-    """The episode's own fields, with means and levels of its windows; at least yellow, or it were no episode."""
+    """The episode's own fields, with means and levels of its windows; at least yellow unless nothing was degraded."""
     start, end = text.iso(episode.start), text.iso(episode.end)
     series = next(one for one in timeline if one["model"] == episode.model and one["source"] == episode.source)
     inside = [index for index, at in enumerate(series["start"]) if start <= at < end]
@@ -281,7 +282,7 @@ def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
         "end": end,
         "windows": episode.windows,
         "windows_degraded": episode.degraded_windows,
-        "level": worst(["yellow", *levels.values()]),
+        "level": worst(["yellow" if episode.degraded_windows else "ok", *levels.values()]),
         "metrics": low,
         "means": {metric: period_mean(values[metric], [False] * len(inside)) for metric in METRICS},
         "min_x": rounded(episode.min_x),
@@ -293,11 +294,12 @@ def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
         "tokens_hurt": episode.tokens_hurt,
         "cause": episode.cause,
         "shares": None if episode.shares is None else {key: round(x, 6) for key, x in episode.shares.items()},
-        "by_metric": dict(episode.by_metric),
+        "by_metric": plain(episode.by_metric),
         "confidence": episode.confidence,
         "reason": episode.reason,
-        "signatures": dict(episode.signatures),
+        "signatures": plain(episode.signatures),
         "recommendation": episode.recommendation,
+        "verdict": None if episode.verdict is None else plain(verdict_document(episode.verdict)),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.causes.review import Source, period_of, sources
+from fairreplay.causes.review import Source, explained, period_of, production, sources
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -18,6 +18,8 @@ from fairreplay.report.provenance import store_facts
 from fairreplay.report.schema import Document, Role, Validation
 from fairreplay.store.store import Store
 
+JOBS: Final = 2
+"""Threads for the counterfactual replays."""
 COMMON: Final = "logged, rows replayed"
 """The log over the rows that every replay holds, where that is not all of it: what a replay may be compared with."""
 
@@ -30,7 +32,7 @@ def report_document(
     A replay belongs if it was made from this store's content with this config over this period; others are left out.
     """
     options = period_of(store, options)
-    found = sources(store, config, options)
+    found = explained(sources(store, config, options), config, options, jobs=JOBS)
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]
     common = _common(logged.outcome, [source.outcome for source in found[1:]])
@@ -41,7 +43,7 @@ def report_document(
         options=options,
         store=store_facts(store),
         sources=facts,
-        episodes=logged.episodes,
+        episodes=production(found).episodes,
         validation=validation,
     )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from fairreplay.report.schema import DIGITS
 
@@ -20,3 +20,14 @@ def rounded(value: float | int | None) -> float | None:
 
 def rounded_all(values: Iterable[float | int | None]) -> list[float | None]:
     return [rounded(value) for value in values]
+
+
+def plain(value: Any) -> Any:
+    """JSON-able data of any shape, its floats rounded by the rule; tuples become lists."""
+    if isinstance(value, float):
+        return rounded(value)
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(part) for part in value]
+    return value

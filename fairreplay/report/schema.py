@@ -250,6 +250,8 @@ class EpisodeRow(TypedDict):
     reason: str | None
     signatures: dict[str, object]
     recommendation: str | None
+    verdict: dict[str, object] | None
+    """``causes.verdict.Verdict``: every counterfactual and fix with the inputs that replay it, what was assumed."""
 
 
 class IngestedSource(TypedDict):

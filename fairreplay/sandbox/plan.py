@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import numpy as np
 import polars as pl
 
-from fairreplay.config.model import Cluster, Config, Engine, resolve_cluster
+from fairreplay.config.model import Cluster, Config, Engine, EngineChange, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox.engine import (
     MAX_PERIOD_PS,
@@ -132,6 +132,33 @@ def check_policy(policy: str) -> str:
     return policy
 
 
+def with_known_policies(config: Config) -> tuple[Config, dict[datetime, str]]:
+    """``config`` without policies in ``changes`` that the sandbox does not know, and a warning for each such instant.
+
+    Such a change did happen, but what it did is not known: it is treated as unlisted.
+    """
+    warnings: dict[datetime, str] = {}
+
+    def known(changes: Sequence[EngineChange], where: str) -> tuple[EngineChange, ...]:
+        kept = []
+        for change in changes:
+            if change.policy is not None and change.policy not in POLICIES:
+                warnings[change.at] = (
+                    f"policy {change.policy!r} of the {where} change at {change.at:%Y-%m-%dT%H:%M:%SZ} is unknown to "
+                    "the sandbox: what it did counts as an unlisted change"
+                )
+                change = change.model_copy(update={"policy": None})
+            kept.append(change)
+        return tuple(kept)
+
+    cluster = config.cluster.model_copy(update={"changes": known(config.cluster.changes, "[cluster]")})
+    models = {
+        name: table.model_copy(update={"changes": known(table.changes, f"[models.{name}]")})
+        for name, table in config.models.items()
+    }
+    return config.model_copy(update={"cluster": cluster, "models": models}), warnings
+
+
 def choose(text: str) -> Choice:
     """The policy that ``text`` names: one of the sandbox's own, or ``path/file.py:function``.
 
@@ -189,6 +216,7 @@ def parts(load: Load, config: Config) -> tuple[Part, ...]:
     Raises:
         UsageError: placement ``logged`` over rows without a replica.
     """
+    config, _ = with_known_policies(config)
     made: list[Part] = []
     models = _models(load.frame)
     for model in models:
@@ -218,6 +246,7 @@ def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] |
         UsageError: an unknown policy, a policy or a weight rule that lacks its settings, a step of over a day, or
             placement ``logged`` over rows without a replica.
     """
+    config, _ = with_known_policies(config)
     name = policy_name(policy)
     weights = _weigher(config, is_baseline=name == baseline_policy(config))
     made: list[Shard] = []
@@ -408,6 +437,11 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
         ),
         instants=instants,
     )
+
+
+def weight_in_force(config: Config, tenant: str, at: datetime) -> Fraction:
+    """What production weighs a tenant with at an instant, where its rows carry no weight of their own."""
+    return _weigher(config, is_baseline=True).at(tenant, at)
 
 
 def _weights_over_time(weights: _Weigher, tenants: Sequence[str], start_us: int) -> tuple[tuple[int, Int64s], ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from fairreplay.causes.review import period_of, sources
+from fairreplay.causes.review import explained, period_of, production, sources
 from fairreplay.config.load import parse_config
 from fairreplay.config.model import Config
 from fairreplay.metrics.options import measure_options
@@ -115,6 +115,94 @@ def test_twice_the_same(store: Store) -> None:
         assert one.measured.windows.equals(other.measured.windows)
         assert one.measured.tenants.equals(other.measured.tenants)
         assert one.episodes == other.episodes
+
+
+# ---- with causes ----
+
+
+def late(folder: Path, **times: Any) -> Store:
+    """Twenty minutes of one request a second, two tenants, and in minutes 10 to 15 ten times as many of b."""
+    rows = []
+    for second in range(1200):
+        burst = 10 if 600 <= second < 900 else 1
+        for number, tenant in enumerate(["a", *["b"] * burst]):
+            at = AT.timestamp() + second + number / 100
+            rows.append(
+                {
+                    "request_id": f"r{second}-{number}",
+                    "tenant": tenant,
+                    "arrived_at": datetime.fromtimestamp(at, UTC).isoformat(),
+                    "prompt_tokens": 20,
+                    "output_tokens": 1,
+                }
+                | {name: datetime.fromtimestamp(at + after, UTC).isoformat() for name, after in times.items()}
+            )
+    (folder / "late.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    ingest([str(folder / "late.jsonl")], folder / "late", IngestOptions())
+    return open_store(folder / "late")
+
+
+BUSY = """
+[cluster]
+max_num_seqs = 1
+async_scheduling = false
+enable_prefix_caching = false
+[cluster.step_time]
+base = 0.25
+prefill_token = 0.0
+decode_sequence = 0.0
+context_token = 0.0
+[defaults]
+slo_ttft_ms = { p50 = 1000, p90 = 2000, p99 = 4000 }
+"""
+
+
+def test_a_log_of_arrivals_is_explained_by_its_baseline_replay(tmp_path: Path) -> None:
+    store, settings = late(tmp_path), parse_config(BUSY, "test")
+    options = measure_options(settings)
+    before = sources(store, settings, options)
+    assert production(before).name == "logged"  # nothing else is there
+    replay(store, settings, ["fcfs", "vtc"])
+    found = sources(open_store(store.path), settings, options)
+    assert production(found).name == "fcfs"
+    done = explained(found, settings, options, recommend=False)
+    logged, baseline, other = done
+    assert (logged.episodes, other.episodes[0].verdict) == ((), None)
+    (episode,) = baseline.episodes
+    assert (episode.cause, episode.confidence, episode.source) == ("burst", "high", "fcfs")
+    assert episode.verdict is not None
+    assert "simulated baseline" in episode.verdict.assumptions
+    assert baseline.raw_only_windows == 0
+
+
+def test_a_log_with_decisions_stands_for_itself(tmp_path: Path) -> None:
+    store, settings = late(tmp_path, first_token_at=9, finished_at=10), parse_config(BUSY, "test")
+    options = measure_options(settings)
+    replay(store, settings, ["fcfs"])
+    found = sources(open_store(store.path), settings, options)
+    assert production(found) is found[0]
+    (episode, *_) = explained(found, settings, options, recommend=False)[0].episodes
+    assert episode.verdict is not None
+    assert "simulated baseline" not in episode.verdict.assumptions
+
+
+def test_only_one_episode_is_explained(tmp_path: Path) -> None:
+    store, settings = late(tmp_path, first_token_at=9, finished_at=10), parse_config(BUSY, "test")
+    options = measure_options(settings)
+    found = sources(store, settings, options)
+    done = explained(found, settings, options, only="ep-none", recommend=False)
+    assert all(one.verdict is None for one in done[0].episodes)
+
+
+def test_the_healthy_hour_may_lie_before_the_period(tmp_path: Path) -> None:
+    """--since at the episode's start: what came before is in the store and is the baseline all the same."""
+    store, settings = late(tmp_path), parse_config(BUSY, "test")
+    replay(store, settings, ["fcfs"])
+    options = measure_options(settings, since=AT.replace(minute=10))
+    found = sources(open_store(store.path), settings, options)
+    done = explained(found, settings, options, recommend=False)
+    (episode,) = production(done).episodes
+    assert episode.signatures["burst"]["found"] is True
 
 
 def test_the_period_is_the_fortnight_before_the_last_arrival(tmp_path: Path) -> None:

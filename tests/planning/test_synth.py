@@ -18,9 +18,11 @@ from fairreplay.config.model import Config
 from fairreplay.errors import UsageError
 from fairreplay.metrics.measure import Measured, measure
 from fairreplay.metrics.options import measure_options
-from fairreplay.planning import synth
-from fairreplay.planning.incidents import ASKED, KINDS, undone
-from fairreplay.planning.synth import Scenario, Synthesis, check, serve, synthesise, weibull_shape
+from fairreplay.planning import synth, world
+from fairreplay.planning.incidents import KINDS, undone
+from fairreplay.planning.serving import ASKED, serve
+from fairreplay.planning.synth import Scenario, Synthesis, check, synthesise
+from fairreplay.planning.world import World, weibull_shape
 from fairreplay.sandbox.replay import find_replays, replay
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.outcomes import outcome
@@ -56,7 +58,7 @@ def windows_of(judged: Judged, label: dict[str, str]) -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def seven() -> Judged:
     """Every kind but the skew, four minutes each, six minutes between."""
-    kinds = tuple(kind for kind in KINDS if kind != "skew")
+    kinds = ("burst", "thrash", "starvation", "overload", "slowdown", "noisy-neighbour", "quiet")
     return judge(replace(SEVEN, incidents=kinds))
 
 
@@ -129,7 +131,11 @@ def test_senders_reach_the_factor_of_their_label(seven: Judged) -> None:
     chance (at most 1.5 / sqrt(n)), two deviations of each.
     """
     label = next(label for label in seven.made.labels["incidents"] if label["kind"] == "noisy-neighbour")
-    sender = next(tenant for tenant in synth._tenants(SEVEN) if tenant.name == label["tenants"][0])
+    sender = next(
+        tenant
+        for tenant in world.tenants(World(), SEVEN.seed, SEVEN.tenants, SEVEN.rate)
+        if tenant.name == label["tenants"][0]
+    )
     usual = 4 * 60 * SEVEN.rate * sender.share  # 09:00 is about the mean of the day
     added = len(seven.made.labels["requests"]["noisy-neighbour-1"]["added"])
     assert_allclose(added / usual, label["injection"]["traffic"]["factor"] - 1, rtol=2 * 0.12 + 2 * 1.5 / added**0.5)
@@ -175,7 +181,7 @@ def test_skewed_weights_are_the_usual_ones_in_reverse(skew: Judged) -> None:
 
 
 def test_reversed_weights_are_a_permutation_even_where_tenants_tie() -> None:
-    tenants = synth._tenants(Scenario(tenants=40))
+    tenants = world.tenants(World(), 0, 40, 2.0)
     assert len({tenant.weight for tenant in tenants}) < 40
     usual = {tenant.name: tenant.weight for tenant in tenants}
     changed = synth._reversed_weights(tenants)
@@ -228,7 +234,7 @@ def test_the_trace_is_canonical_and_within_its_limits(seven: Judged) -> None:
     assert (trace["status"] == "ok").all()
     known = trace.select("scheduled_at", "first_token_at", "finished_at", "preemptions", "recomputed_tokens", "weight")
     assert known.null_count().sum_horizontal()[0] == 0
-    for kind in synth.TYPES:
+    for kind in world.TYPES:
         own = trace.filter(pl.col("type") == kind.name)
         assert own["prompt_tokens"].max() <= kind.prompt_max  # type: ignore[operator]
         assert_allclose(own["prompt_tokens"].median(), kind.prompt_median, rtol=0.15)
@@ -260,7 +266,7 @@ def test_seeds_differ_and_repeat(tiny: Synthesis) -> None:
 
 
 def test_the_cluster_grows_with_the_rate() -> None:
-    tenants = synth._tenants(Scenario(rate=20.0))
+    tenants = world.tenants(World(), 0, 8, 20.0)
     assert synth.replicas(Scenario(rate=20.0)) == 10
     assert synth.replicas(Scenario(rate=0.5)) == 1
     # ten times the rate on ten times the replicas; a quarter of it on one at a quarter of the speed
@@ -279,8 +285,8 @@ def test_weibull_shape_of_known_spreads(cv: float, shape: float) -> None:
 
 @pytest.mark.parametrize("family", ["gamma", "weibull"])
 def test_renewals_have_mean_one_and_the_tenants_spread(family: str) -> None:
-    tenant = replace(synth._tenants(Scenario())[0], family=family, cv=1.4)
-    instants = synth._renewals(np.random.Generator(np.random.PCG64(7)), tenant, 50_000.0)
+    tenant = replace(world.tenants(World(), 0, 8, 2.0)[0], family=family, cv=1.4)
+    instants = world.renewals(np.random.Generator(np.random.PCG64(7)), tenant, 50_000.0)
     gaps = np.diff(instants)
     assert_allclose(gaps.mean(), 1.0, rtol=0.03)
     assert_allclose(gaps.std() / gaps.mean(), 1.4, rtol=0.03)
@@ -289,15 +295,71 @@ def test_renewals_have_mean_one_and_the_tenants_spread(family: str) -> None:
 
 def test_the_day_is_quietest_at_midnight_and_busiest_at_noon() -> None:
     hours = np.arange(24, dtype=np.int64) * 3600 * 10**6
-    factors = synth.rhythm(hours)
+    factors = world.rhythm(World(), hours)
     assert_allclose(factors.mean(), 1.0)
     assert_allclose((factors[0], factors[6], factors[12]), (0.85, 1.0, 1.15))
 
 
 def test_tenant_sizes_follow_zipf() -> None:
-    shares = [tenant.share for tenant in synth._tenants(Scenario(tenants=5))]
+    shares = [tenant.share for tenant in world.tenants(World(), 0, 5, 2.0)]
     sizes = [1, 1 / 2**0.9, 1 / 3**0.9, 1 / 4**0.9, 1 / 5**0.9]
     assert_allclose(shares, np.array(sizes) / sum(sizes))
+
+
+@pytest.mark.parametrize("law", ["lognormal", "gamma", "pareto"])
+def test_lengths_have_their_median_and_mean(law: world.Law) -> None:
+    """Gamma of shape 4: median 3.6721 of mean 4. Pareto of index 2: median sqrt(2), mean 2 (of scale 1)."""
+    sigma = 0.5
+    score = np.random.Generator(np.random.PCG64(1)).standard_normal(400_001)
+    lengths = world.LAWS[law](np.full(len(score), sigma), score)
+    assert_allclose(np.median(lengths), 1.0, rtol=0.01)
+    mean = {"lognormal": np.exp(sigma**2 / 2), "gamma": 4 / 3.67206, "pareto": 2 / 2**0.5}[law]
+    assert_allclose(lengths.mean(), mean, rtol=0.02)
+    assert_allclose(world.grows(law, sigma), mean, rtol=0.03)
+
+
+def test_a_ramp_brings_as_many_requests_as_a_step_but_most_of_them_late() -> None:
+    everyone = world.tenants(World(), 0, 8, 2.0)
+    start_us = World().start_us
+    demand = world.Demand(start_us, start_us + 20 * world.MINUTE_US, 20.0, everyone[0].mix)
+    step = world.requests(World(), 0, everyone[0], (1, 0, 0), demand)["arrived_us"]
+    ramp = world.requests(World(), 0, everyone[0], (1, 0, 0), replace(demand, ramp=True))["arrived_us"]
+    assert_allclose(len(ramp), len(step), rtol=0.1)
+    # the rate grows as t: three quarters of the arrivals lie in the second half, half of those of a step
+    middle_us = start_us + 10 * world.MINUTE_US
+    assert_allclose((ramp >= middle_us).mean(), 0.75, atol=0.05)
+    assert_allclose((step >= middle_us).mean(), 0.5, atol=0.05)
+
+
+# ---- kinds ----
+
+
+def test_priorities_are_stamped_where_a_policy_of_the_trace_heeds_them() -> None:
+    made = synthesise(replace(TINY, incidents=("starvation-priority",)))
+    stamped = dict(made.trace.select("type", "priority").unique().iter_rows())
+    assert stamped == {"chat": 0, "completion": 0, "embed": 0, "long": 1, "batch": 2}
+    changes = parse_config(made.config, "priority").cluster.changes
+    assert [change.policy for change in changes] == ["priority", "fcfs"]
+
+
+def test_victims_of_a_flood_with_and_without_it(seven: Judged) -> None:
+    label = next(label for label in seven.made.labels["incidents"] if label["kind"] == "noisy-neighbour")
+    said = label["victims"]
+    assert set(said["tenants"]) == set(seven.made.labels["tenants"]) - set(label["tenants"])
+    assert sum(own["requests"] for own in said["tenants"].values()) == said["requests"]
+    start, end = datetime.fromisoformat(label["start"]), datetime.fromisoformat(label["end"])
+    ttft = pl.col("first_token_at") - pl.col("arrived_at")
+
+    def p99_ms(served: pl.DataFrame) -> float:
+        during = pl.col("arrived_at").is_between(start, end, closed="left")
+        rows = served.filter(during & (pl.col("tenant") != label["tenants"][0])).select(ttft.dt.total_microseconds())
+        late = sorted(rows.to_series().to_list())
+        return late[-(len(late) // 100) - 1] / 1000  # all but a hundredth are at most this late
+
+    calm = serve(*undone(seven.made.trace, seven.config, seven.made.labels, [label["id"]]))
+    assert said["p99_ttft_ms"] == pytest.approx(p99_ms(seven.made.trace))
+    assert said["p99_ttft_ms_without"] == pytest.approx(p99_ms(calm))
+    assert said["p99_ttft_ms"] > 5 * said["p99_ttft_ms_without"]
 
 
 # ---- what cannot be made ----
@@ -310,8 +372,12 @@ def test_tenant_sizes_follow_zipf() -> None:
         ({"tenants": 3}, "--tenants 3: must be 4 to 1000"),
         ({"rate": 0.0}, "--rate 0"),
         ({"policy": "edf"}, "--policy 'edf'"),
+        ({"incidents": ("burst+skwe",)}, "'burst+skwe': 'skwe' is unknown; did you mean 'skew'?"),
+        ({"incidents": ("starvation+skew",)}, "both set policy"),
+        ({"incidents": ("thrash+unlisted-thrash",)}, "both set num_gpu_blocks"),
+        ({"incidents": ("skew+skew",)}, "both set"),
         ({"minutes": 5, "incidents": ()}, "--duration 5m"),
-        ({"minutes": 89}, "give at least 90m"),
+        ({"minutes": 89}, "give at least 168m"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(change: dict[str, object], said: str) -> None:

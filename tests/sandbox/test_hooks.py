@@ -4,37 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from fairreplay.sandbox import compiled, hooks, reference
-from fairreplay.sandbox.engine import FLOOR_SCALE, PS_PER_SECOND, WEIGHT_SCALE, PolicySpec, StepTime, TypeFloors
-from fairreplay.sandbox.hooks import Thinning
-from fairreplay.sandbox.plan import stable_hash
+from fairreplay.sandbox.engine import (
+    FLOOR_SCALE,
+    PS_PER_SECOND,
+    WEIGHT_SCALE,
+    EngineSettings,
+    Plan,
+    PolicySpec,
+    StepTime,
+    TypeFloors,
+)
 from tests.sandbox.random_cases import case
 from tests.sandbox.scenarios import admission_order, plan, workload
 
 DAY_PS = 86_400 * PS_PER_SECOND
-
-
-def test_thinning_concerns_one_tenant_in_one_span() -> None:
-    work = workload([("a", 1, 5, 1), ("b", 1, 5, 1), ("a", 2, 5, 1), ("a", 3, 5, 1)])
-    none = Thinning(tenant=0, since_ps=PS_PER_SECOND, until_ps=3 * PS_PER_SECOND, keep=Fraction(0))
-    thinned, stays = hooks.thin(work, np.zeros(4, np.uint64), [none])
-    assert stays.tolist() == [False, True, False, True]
-    assert thinned.arrival_ps.tolist() == [PS_PER_SECOND, 3 * PS_PER_SECOND]
-    assert thinned.tenants == ("a", "b")
-
-
-def test_a_smaller_share_is_part_of_a_larger_one() -> None:
-    work = workload([("a", 0, 5, 1)] * 2000)
-    hashes = np.array([stable_hash(f"request-{number}") for number in range(2000)], np.uint64)
-    kept = [hooks.thin(work, hashes, [Thinning(0, 0, DAY_PS, Fraction(tenths, 10))])[1] for tenths in range(11)]
-    assert all((less <= more).all() for less, more in pairwise(kept))
-    assert [int(stays.sum()) for stays in (kept[0], kept[10])] == [0, 2000]
-    assert int(kept[3].sum()) == pytest.approx(600, abs=60)
 
 
 def test_prefixes_stay_with_their_requests() -> None:
@@ -99,3 +87,21 @@ def test_floors_count_anew_in_each_window() -> None:
     floors = TypeFloors(shares=(0, FLOOR_SCALE // 4), window_ps=3 * PS_PER_SECOND)
     result = compiled.run(work, hooks.with_floors(strict, floors))
     assert admission_order(work, result) == "a1 a7 a2 a3 a8 a4 a5 a9 a6"
+
+
+def test_a_factor_holds_in_its_span_only() -> None:
+    """Settings change at 10; the factor holds from 5 to 15: four states, 5 and 10 of them scaled."""
+    first = EngineSettings(StepTime(100, 10, 4, 2), num_gpu_blocks=101, watermark_blocks=10)
+    second = replace(first, num_gpu_blocks=201)
+    whole = Plan(settings=((0, first), (10, second)), weights=((0, np.ones(1, np.int64)),))
+    half = hooks.scaled(whole, Fraction(1, 2), Fraction(1, 4), 5, 15)
+    assert [
+        (at, state.step_time.base, state.num_gpu_blocks, state.watermark_blocks) for at, state in half.settings
+    ] == [
+        (0, 100, 101, 10),
+        (5, 200, 26, 2),
+        (10, 200, 51, 2),
+        (15, 100, 201, 10),
+    ]
+    assert hooks.scaled(whole, Fraction(2), since_ps=10).settings[0] == (0, first)
+    assert hooks.scaled(whole, Fraction(2), since_ps=7, until_ps=7).settings[1:] == ((7, first), (10, second))

@@ -24,6 +24,7 @@ from fairreplay.sandbox.plan import (
     shards,
     stable_hash,
     take_load,
+    with_known_policies,
 )
 from tests.sandbox.frames import canonical
 
@@ -205,6 +206,15 @@ def test_logged_placement_follows_the_log_and_needs_every_replica() -> None:
 
 
 # Policies.
+
+
+def test_an_unknown_policy_in_changes_is_left_out_and_said() -> None:
+    text = '[[cluster.changes]]\nat = 1970-01-01T00:00:05Z\npolicy = "magic"\nspeed = 0.5\n'
+    (part,) = planned([{}, {"arrived_at": 9}], text)
+    assert [state.policy.name for _, state in part.plan.settings] == ["fcfs", "fcfs"]
+    assert part.plan.settings[1][1].step_time.base == 2 * part.plan.settings[0][1].step_time.base
+    (warning,) = with_known_policies(parse_config(text, "test"))[1].values()
+    assert "'magic' of the [cluster] change at 1970-01-01T00:00:05Z" in warning
 
 
 def test_an_unknown_policy_names_the_nearest() -> None:
