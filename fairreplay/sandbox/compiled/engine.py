@@ -170,13 +170,16 @@ def _run_plan(
     gathered: list[Int64s] = []
     weights_at = np.array([at_ps for at_ps, _ in plan.weights], np.int64)
     weights = np.array([inverse for _, inverse in plan.weights], np.int64).reshape(len(plan.weights), -1)
+    arrival, prompt, priority = map(_read_only, (workload.arrival_ps, workload.prompt_tokens, workload.priority))
+    request_weight = _read_only(workload.request_weight)
+    prefix_start, prefix_ids = map(_read_only, (workload.prefix_start, workload.prefix_ids))
     done = False
     while not done:
         done = advance(
             e, run_, free_slots, batch, flights, parts, dues, calendar, marks, phases, out, way, kept, queues, active,
-            head, queue_rows, queue_facts, blocks, table, own, found, chains, chain_table, workload.prefix_start,
-            workload.prefix_ids, workload.prefix_block_tokens, settings, weights_at, weights, workload.arrival_ps,
-            workload.prompt_tokens, cut, workload.priority, workload.request_weight, sums, rows, PASSES_A_CALL,
+            head, queue_rows, queue_facts, blocks, table, own, found, chains, chain_table, prefix_start, prefix_ids,
+            workload.prefix_block_tokens, settings, weights_at, weights, arrival, prompt, cut, priority,
+            request_weight, sums, rows, PASSES_A_CALL,
         )  # fmt: skip
         gathered.append(rows[: e[at.ROWS]].copy())
         e[at.ROWS] = 0
@@ -206,6 +209,13 @@ def _run_plan(
         end_ps=int(e[at.CLOCK]),
     )
     return result, StepSums(*columns)
+
+
+def _read_only(numbers: Int64s) -> Int64s:
+    """A view that cannot be written: to Numba that is another type, and there shall be one kernel for all workloads."""
+    view = numbers.view()
+    view.flags.writeable = False
+    return view
 
 
 def _check_counters(workload: Workload, plan: Plan) -> None:
