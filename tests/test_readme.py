@@ -15,6 +15,7 @@ from fairreplay.cli.verify import DIFFERENT
 from fairreplay.config.load import parse_config
 from fairreplay.errors import BadInputError, FairReplayError, StoreBusyError, StoreError, UsageError
 from fairreplay.sandbox.policies import POLICIES
+from fairreplay.sandbox.policies.user import HEAD_FIELDS
 from fairreplay.trace.formats import FORMATS
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +53,11 @@ def test_every_command_is_in_the_readme() -> None:
     commands = {cell.split()[0] for cell in first_cells(section("With your own log"))}
     files = {path.stem for path in (ROOT / "fairreplay" / "cli").glob("*.py")}
     assert commands == files - {"__init__", "app", "console", "options", "period"}
+
+
+def test_every_field_of_a_head_is_in_the_readme() -> None:
+    said = section("Policies and metrics").split("`head` has ")[1].split("all integers")[0]
+    assert re.findall(r"`(\w+)`", said) == list(HEAD_FIELDS)
 
 
 def test_every_format_and_policy_is_in_the_readme() -> None:

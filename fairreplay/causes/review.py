@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
 
 import polars as pl
 
@@ -35,13 +37,33 @@ class Source:
     """Windows where only ``jfi_raw`` is low and no tenant's demand fell; null until ``explained`` has counted them."""
 
 
+PERIOD: Final = timedelta(days=14)
+
+
+def period_of(store: Store, options: MeasureOptions) -> MeasureOptions:
+    """``options`` with the period that holds where none is named: the 14 days before the last arrival (or ``until``).
+
+    A store that holds no more than that is taken whole.
+    """
+    arrivals = [
+        (datetime.fromisoformat(segment.first_arrival), datetime.fromisoformat(segment.last_arrival))
+        for segment in store.manifest.segments
+        if segment.first_arrival is not None and segment.last_arrival is not None
+    ]
+    if options.since is not None or not arrivals:
+        return options
+    begin = (options.until or max(last for _, last in arrivals)) - PERIOD
+    return options if begin <= min(first for first, _ in arrivals) else replace(options, since=begin)
+
+
 def sources(store: Store, config: Config, options: MeasureOptions) -> list[Source]:
     """The log first, then the baseline replay, then the other policies by name.
 
     A replay belongs if it was made from this store's content with this config, over the measured period or over all
     that is stored. Targets that are not in the config are assumed once, from the log (from the baseline where the log
-    has no first tokens), and hold for all.
+    has no first tokens), and hold for all. Where ``options`` names no period, that of ``period_of`` holds.
     """
+    options = period_of(store, options)
     found = find_replays(store, config)
     if options.since or options.until:
         found |= find_replays(store, config, options.since, options.until)

@@ -10,6 +10,9 @@ import typer
 from fairreplay import __version__
 from fairreplay.cli import calibrate, demo, episodes, evaluate, explain, ingest, metrics, replay, report, synth, verify
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as typer gives it."""
+
 app = typer.Typer(
     name="fairreplay",
     help="Were we fair, when not, why, and what do we change? Replays LLM request traces through a sandbox scheduler.",
@@ -53,8 +56,10 @@ def main() -> None:
         if debug:
             raise
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        _fail("interrupted; what was complete before is kept", INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away: nothing left to say
         sys.exit(0)

@@ -42,7 +42,7 @@ def episodes(
     quiet: QuietOption = False,
 ) -> None:
     """List every degraded moment, merged into episodes, of the log (with causes) and of every replay."""
-    from fairreplay.causes.review import explained, sources
+    from fairreplay.causes.review import explained, period_of, sources
     from fairreplay.cli.replay import note_compilation
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import measure_options
@@ -52,7 +52,9 @@ def episodes(
     settings = load_config(config)
     options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
     note_compilation(quiet=quiet)
-    judged = explained(sources(open_store(store), settings, options), settings, options, jobs=jobs)
+    opened = open_store(store)
+    options = period_of(opened, options)
+    judged = explained(sources(opened, settings, options), settings, options, jobs=jobs)
     found = [episode for source in judged for episode in source.episodes]
     if json:
         out_json({"episodes": [document(episode) for episode in found]})

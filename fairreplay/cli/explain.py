@@ -61,7 +61,7 @@ def explain(
     quiet: QuietOption = False,
 ) -> None:
     """Say why an episode happened: the log's evidence, the sandbox's counterfactuals, and what would have helped."""
-    from fairreplay.causes.review import explained, production, sources
+    from fairreplay.causes.review import explained, period_of, production, sources
     from fairreplay.causes.verdict import document as verdict_document
     from fairreplay.cli.episodes import document
     from fairreplay.cli.replay import note_compilation
@@ -73,7 +73,9 @@ def explain(
     settings = load_config(config)
     options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
     note_compilation(quiet=quiet)
-    found = sources(open_store(store), settings, options)
+    opened = open_store(store)
+    options = period_of(opened, options)
+    found = sources(opened, settings, options)
     found = explained(found, settings, options, only="", recommend=False)  # names those of low demand too
     wanted = pick(production(found).episodes, episode)
     judged = production(explained(found, settings, options, only=wanted.id, jobs=jobs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from fairreplay.cli.console import note, out, out_json, table
@@ -24,6 +25,7 @@ from fairreplay.report.text import iso
 
 if TYPE_CHECKING:
     from fairreplay.causes.review import Source
+    from fairreplay.config.model import Config
 
 WINDOWS_SHOWN = 40
 
@@ -52,16 +54,22 @@ def metrics(
     options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
     found = sources(open_store(store), settings, options)
     if json:
-        out_json({"windows": [row for source in found for row in documents(source)]})
+        out_json(
+            {
+                "windows": [row for source in found for row in documents(source)],
+                "periods": [row for source in found for row in periods(source, settings)],
+            }
+        )
         return
     if quiet:
         return
     for source in found:
-        rows = documents(source)
-        out(f"{source.name}: {len(rows)} windows")
-        out(table(_COLUMNS, [_row(row) for row in rows[:WINDOWS_SHOWN]]))
-        if len(rows) > WINDOWS_SHOWN:
-            out(f"... and {len(rows) - WINDOWS_SHOWN} more windows (--json shows all)")
+        windows = source.measured.windows
+        out(f"{source.name}: {len(windows)} windows")
+        out(table(_COLUMNS, [_row(row) for row in windows.head(WINDOWS_SHOWN).iter_rows(named=True)]))
+        if len(windows) > WINDOWS_SHOWN:
+            out(f"... and {len(windows) - WINDOWS_SHOWN} more windows (--json shows all)")
+        out(table(_FIGURES, [row for period in periods(source, settings) for row in _figures(period)]))
         out("")
     for said in found[0].measured.assumptions:
         note(said)
@@ -72,7 +80,7 @@ _COLUMNS = ("window (UTC)", "model", "requests", "SCR", "JFI", "min x", "of tena
 
 def _row(row: dict[str, Any]) -> list[object]:
     return [
-        row["start"][:19].replace("T", " "),
+        f"{row['start']:%Y-%m-%d %H:%M:%S}",
         row["model"],
         row["requests"],
         *(_fixed(row[name]) for name in ("scr", "jfi", "min_x")),
@@ -87,13 +95,64 @@ def _fixed(value: float | None) -> str | None:
     return None if value is None else f"{value:.3f}"
 
 
+_FIGURES = ("period", "model", "mean", "worst", "min below yellow", "red", "emergency", "alerts", "modes")
+
+
+def _figures(period: dict[str, Any]) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for metric, figure in period["figures"].items():
+        alerts = [alert for alert in period["alerts"] if alert["metric"] == metric]
+        modes = [mode for mode in period["emergency_modes"] if mode["metric"] == metric]
+        minutes = [f"{figure[f'minutes_{level}']:.0f}" for level in ("yellow", "red", "emergency")]
+        values = [_fixed(figure[name]) for name in ("mean", "worst")]
+        rows.append([metric.upper(), period["model"], *values, *minutes, len(alerts), len(modes)])
+    return rows
+
+
+def periods(source: Source, config: Config) -> list[dict[str, Any]]:
+    """One JSON object a model group of the source: figures without the drain, alerts, modes that would have fired."""
+    from dataclasses import asdict
+
+    from fairreplay.metrics.alerts import alerts, emergency_modes, figures
+    from fairreplay.metrics.entitlement import fair_weights
+    from fairreplay.metrics.measure import models, of_model
+
+    measured = source.measured
+    found = []
+    for model in models(measured.windows):
+        windows, tenants = of_model(measured.windows, model), of_model(measured.tenants, model)
+        names = sorted(tenants["tenant"].unique().to_list())
+        weights = dict(zip(names, fair_weights(config, names).tolist(), strict=True))
+        modes = emergency_modes(windows, tenants, config.emergency.jfi, weights)
+        found.append(
+            {
+                "model": model,
+                "source": source.name,
+                "figures": {figure.metric: _stamped(asdict(figure)) for figure in figures(windows)},
+                "alerts": [_stamped(asdict(alert)) for alert in alerts(windows)],
+                "emergency_modes": [_stamped(asdict(mode)) for mode in modes],
+            }
+        )
+    return found
+
+
+def _stamped(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: iso(value) if isinstance(value, datetime) else value for key, value in row.items()}
+
+
+_OF_TENANT = ("requests", "served", "entitlement", "x", "pass")
+_MORE_OF_TENANT = ("demand", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms", "tail_ratio", "weight", "skew")
+
+
 def documents(source: Source) -> list[dict[str, Any]]:
     """One JSON object a window of the source, in time order by model."""
     measured = source.measured
     tenants: dict[tuple[object, object], dict[str, Any]] = {}
+    more: dict[tuple[object, object], dict[str, Any]] = {}
     for row in measured.tenants.sort("model", "start", "tenant", nulls_last=False).iter_rows(named=True):
-        of_window = tenants.setdefault((row["model"], row["start"]), {})
-        of_window[row["tenant"]] = {name: row[name] for name in ("requests", "served", "entitlement", "x", "pass")}
+        place = row["model"], row["start"]
+        tenants.setdefault(place, {})[row["tenant"]] = {name: row[name] for name in _OF_TENANT}
+        more.setdefault(place, {})[row["tenant"]] = {name: row[name] for name in _MORE_OF_TENANT}
     types: dict[tuple[object, object], dict[str, Any]] = {}
     for row in measured.types.sort("model", "start", "type", nulls_last=False).iter_rows(named=True):
         of_window = types.setdefault((row["model"], row["start"]), {})
@@ -103,6 +162,7 @@ def documents(source: Source) -> list[dict[str, Any]]:
         | {"start": iso(row["start"]), "end": iso(row["end"])}
         | {
             "tenants": tenants.get((row["model"], row["start"]), {}),
+            "tenant_figures": more.get((row["model"], row["start"]), {}),
             "types": types.get((row["model"], row["start"]), {}),
         }
         for row in measured.windows.iter_rows(named=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,11 +128,15 @@ def _check_emit(emit: str | None, output: Path | None, policies: list[str], inte
 
 
 def note_compilation(*, quiet: bool) -> None:
-    """Say why the first replay on a machine takes longer."""
-    from fairreplay.sandbox.compiled import is_compiled
+    """Compile the engine on its first use, and say why that takes longer and how long it took."""
+    from fairreplay.sandbox.compiled import compile_engine, is_compiled
 
-    if not is_compiled():
-        note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
+    if is_compiled():
+        return
+    note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
+    started = time.monotonic()
+    compile_engine()
+    note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 
 _COLUMNS = (

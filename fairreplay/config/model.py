@@ -141,6 +141,12 @@ class Floor(Table):
     eta: float = Field(0.5, ge=0)
 
 
+class Emergency(Table):
+    """Whom the throttle mode slows down: tenants served beyond their share, or (the essay) those of low weight."""
+
+    jfi: Literal["over-served", "low-weight"] = "over-served"
+
+
 class Weights(Table):
     rule: Literal["committed", "protected", "static", "logged"] = "committed"
 
@@ -166,6 +172,7 @@ class Config(Table):
     types: dict[str, TypeTable] = Field(default_factory=dict)
     floor: Floor = Floor()
     weights: Weights = Weights()
+    emergency: Emergency = Emergency()
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
 
     def slo_ttft_ms(self, tenant: str) -> SloTtft | None:

@@ -49,3 +49,14 @@ def service_gap(per_weight: Floats, through: np.ndarray[tuple[int, ...], np.dtyp
     most = np.where(through, per_weight, -np.inf).max(axis=1, initial=-np.inf)
     least = np.where(through, per_weight, np.inf).min(axis=1, initial=np.inf)
     return np.where(enough, np.where(enough, most, 0.0) - np.where(enough, least, 0.0), np.nan)
+
+
+def fair_loss(x: Floats, counted: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Floats:
+    """What is lost to unfairness: ``1 - JFI(x)``, 0 where all are served in proportion."""
+    return 1 - jain(x, counted)
+
+
+def fair_loss_raw(weights: Floats, served: Floats) -> Floats:
+    """The essay's ``JFI(w) / JFI(service)`` over all tenants, shape (W, T) to (W,): it prefers equal service."""
+    everyone = np.ones_like(served, np.bool_)
+    return np.asarray(jain(weights[None, :], everyone[:1]) / jain(served, everyone), np.float64)

@@ -62,7 +62,15 @@ SQUARES: Final = 2
 
 
 def _compiled(function: Function) -> Function:
-    return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    """Compiled as part of its callers; no function here makes an array, and counting references takes long."""
+    options = {
+        "nogil": True,
+        "error_model": "numpy",
+        "_nrt": False,
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+    }
+    return numba.njit(**options)(function)  # type: ignore[no-any-return]
 
 
 @_compiled
@@ -73,11 +81,11 @@ def served_until(instant: int, begin: int, end: int, tokens: int) -> int:
         return 0
     if elapsed >= span:
         return whole
-    # whole * elapsed // span, which may need more than 64 bits: long division with digits of ``elapsed`` so small that
-    # a remainder times a digit fits.
+    if whole < 1 << 31 and elapsed < 1 << 32:
+        return whole * elapsed // span
+    # The product may need more than 64 bits: long division with digits of ``elapsed`` so small that a remainder times
+    # a digit fits.
     quotient, rest = whole // span, whole % span
-    if span < 1 << 31:
-        return quotient * elapsed + rest * elapsed // span
     width = 0
     while span >> width:
         width += 1
@@ -93,43 +101,45 @@ def served_until(instant: int, begin: int, end: int, tokens: int) -> int:
 
 
 @_compiled
+def window_of(instant: int, near: int, start: int, size: int) -> int:
+    """The window of an instant, which is likely to be ``near``; a division takes longer than two comparisons."""
+    lower = start + size * near
+    return near if lower <= instant < lower + size else (instant - start) // size
+
+
+@_compiled
 def add_span(
     by_tenant: Ints,
     by_type: Ints,
     tenant: int,
     kind: int,
-    begin: int,
-    end: int,
     field: int,
     tokens: int,
+    begin: int,
+    end: int,
+    near: int,
     start: int,
     size: int,
     count: int,
 ) -> None:
-    """Add the part of tokens served over ``begin``..``end`` that lies in each window to ``field`` of its cells."""
+    """Add the part of tokens served over ``begin``..``end`` that lies in each window."""
     end = max(begin, end)
-    if tokens <= 0 or end < start or begin >= start + size * count:
+    if end < start or begin >= start + size * count:
         return
-    low = max((begin - start) // size, 0)
-    # The end is exclusive, but a span of no length lies in the window of its instant.
-    high = min((max(end - 1, begin) - start) // size, count - 1)
-    if low == high and begin >= start and end <= start + size * (low + 1):
+    low = window_of(begin, near, start, size)
+    upper = start + size * (low + 1)
+    if low >= 0 and end <= upper:
         by_tenant[low, tenant, field] += tokens * MILLI
         by_type[low, kind, field] += tokens * MILLI
         return
+    low = max(low, 0)
+    high = min((end - 1 - start) // size, count - 1)
     before = served_until(start + size * low, begin, end, tokens)
-    for window in range(max(low, 0), max(high, 0) + 1):
+    for window in range(low, high + 1):
         now = served_until(start + size * (window + 1), begin, end, tokens)
         by_tenant[window, tenant, field] += now - before
         by_type[window, kind, field] += now - before
         before = now
-
-
-@_compiled
-def add_all(cells: Ints, window: int, key: int, field: int, sign: int, prompt: int, cached: int, output: int) -> None:
-    cells[window, key, field] += sign * prompt * MILLI
-    cells[window, key, field + 1] += sign * cached * MILLI
-    cells[window, key, field + 2] += sign * output * MILLI
 
 
 @_compiled
@@ -154,6 +164,7 @@ def add_requests(
     from_cache: Ints,
     recomputed: Ints,
     preemptions: Ints,
+    weights: NDArray[np.float64],
     usual_prompt: Ints,
     usual_output: Ints,
     targets: Ints,
@@ -168,6 +179,7 @@ def add_requests(
     by_type: Ints,
     by_window: Ints,
     costs: NDArray[np.float64],
+    in_force: NDArray[np.float64],
     through: Ints,
     runs: Ints,
     cell: Ints,
@@ -179,16 +191,19 @@ def add_requests(
         targets: shape (tenants, 3), TTFT targets of P50, P90, P99; negative where there is none.
         by_tenant, by_type: shape (windows + 1, keys, fields), the last window takes what leaves after the grid.
         by_window: shape (windows, ``WINDOW_FIELDS``); ``costs``: shape (windows, types, 3).
+        weights: weight that a request was served with, NaN where unknown; ``in_force``: shape (windows, tenants, 2),
+            number and mean of those of the arrivals.
         through: shape (windows + 1, tenants), changes; ``runs``: shape (tenants, 2), the wait that goes on, all 0.
         cell, ttft: shape (requests,), filled with window * tenants + tenant and TTFT of those that were answered.
 
     Returns:
         How many were answered.
     """
-    stop_us, answered = start + size * count, 0
+    stop_us, arrival, answered = start + size * count, 0, 0
     for row in range(len(arrived)):
         tenant, kind, status, at = tenants[row], kinds[row], statuses[row], arrived[row]
         schedule, first, finish = scheduled[row], first_token[row], finished[row]
+        arrival = window_of(at, arrival, start, size)
         cached = max(from_cache[row], 0)
         prompt, output = prompts[row], outputs[row]
         if prompt == UNKNOWN:
@@ -207,9 +222,13 @@ def add_requests(
         if turn != UNKNOWN and status != REJECTED:
             prompt_from, prompt_to = (turn, end) if decode else (begin, turn)
             output_from = begin if first == UNKNOWN and not decode else turn
-            add_span(by_tenant, by_type, tenant, kind, prompt_from, prompt_to, SERVED, prompt, start, size, count)
-            add_span(by_tenant, by_type, tenant, kind, prompt_from, prompt_to, SERVED + 1, cached, start, size, count)
-            add_span(by_tenant, by_type, tenant, kind, output_from, end, SERVED + 2, output, start, size, count)
+            for field, tokens, since, until in (
+                (SERVED, prompt, prompt_from, prompt_to),
+                (SERVED + 1, cached, prompt_from, prompt_to),
+                (SERVED + 2, output, output_from, end),
+            ):
+                if tokens > 0:
+                    add_span(by_tenant, by_type, tenant, kind, field, tokens, since, until, arrival, start, size, count)
 
         # Until when it waits. One that has no instant but its arrival is not known to have waited, nor is one that was
         # answered, of which only the finish is known: it was served all along. ``unfinished`` waits on for ever.
@@ -222,13 +241,13 @@ def add_requests(
             stop = finish
         elif status == UNFINISHED:
             stop = FOREVER
-        low, beyond = max((at - start) // size, 0), min((stop - 1 - start) // size, count)
+        low, beyond = max(arrival, 0), min(window_of(stop - 1, arrival, start, size), count)
         if stop > start and low < beyond:
             for window, sign in ((low, 1), (beyond, -1)):
-                add_all(by_tenant, window, tenant, WAITING, sign, prompt, cached, output)
-                add_all(by_type, window, kind, WAITING, sign, prompt, cached, output)
-                by_tenant[window, tenant, WAITERS] += sign
-                by_type[window, kind, WAITERS] += sign
+                for field in range(WAITING, WAITERS + 1):
+                    amount = sign * (prompt * MILLI, cached * MILLI, output * MILLI, 1)[field - WAITING]
+                    by_tenant[window, tenant, field] += amount
+                    by_type[window, kind, field] += amount
             # Where the schedule is unknown, a part of the prompt counts as served before the first token: it does not
             # wait as well.
             if schedule == UNKNOWN and first != UNKNOWN and not decode:
@@ -242,8 +261,10 @@ def add_requests(
             refusal = at if finish == UNKNOWN else finish
             window = (refusal - start) // size
             if 0 <= window < count:
-                add_all(by_tenant, window, tenant, UNMET, 1, prompt, cached, output)
-                add_all(by_type, window, kind, UNMET, 1, prompt, cached, output)
+                for field in range(UNMET, UNMET + 3):
+                    amount = (prompt, cached, output)[field - UNMET] * MILLI
+                    by_tenant[window, tenant, field] += amount
+                    by_type[window, kind, field] += amount
                 by_tenant[window, tenant, REFUSED] += 1
                 by_type[window, kind, REFUSED] += 1
 
@@ -259,44 +280,47 @@ def add_requests(
 
         if at < start:
             continue
-        window = (at - start) // size
-        own = by_tenant[window, tenant]
-        own[REQUESTS] += 1
+        by_tenant[arrival, tenant, REQUESTS] += 1
         if first != UNKNOWN:
             wait = first - at
-            own[ANSWERED] += 1
+            by_tenant[arrival, tenant, ANSWERED] += 1
             for q in range(3):
                 if wait <= targets[tenant, q]:
-                    own[MET + q] += 1
-            cell[answered] = window * through.shape[1] + tenant
+                    by_tenant[arrival, tenant, MET + q] += 1
+            cell[answered] = arrival * through.shape[1] + tenant
             ttft[answered] = wait
             answered += 1
         elif status in (FAILED, CANCELLED) or (status == REJECTED and not drop_refused):
-            own[LATE] += 1
+            by_tenant[arrival, tenant, LATE] += 1
         elif status == UNFINISHED:
             for q in range(3):
                 if trace_end - at > targets[tenant, q]:
-                    own[OVERDUE + q] += 1
+                    by_tenant[arrival, tenant, OVERDUE + q] += 1
 
         cost = prompt * prices[0] + cached * prices[1] + output * prices[2]
-        spread = costs[window, kind]
-        spread[COUNT] += 1
-        off = cost - spread[MEAN]
-        spread[MEAN] += off / spread[COUNT]
-        spread[SQUARES] += off * (cost - spread[MEAN])
+        costs[arrival, kind, COUNT] += 1
+        off = cost - costs[arrival, kind, MEAN]
+        costs[arrival, kind, MEAN] += off / costs[arrival, kind, COUNT]
+        costs[arrival, kind, SQUARES] += off * (cost - costs[arrival, kind, MEAN])
 
-        done = by_window[window]
         if first != UNKNOWN and recomputed[row] != UNKNOWN and prompts[row] != UNKNOWN and outputs[row] != UNKNOWN:
-            done[REDONE] += recomputed[row]
-            done[COMPUTED] += recomputed[row] + prompts[row] - max(from_cache[row], 0) + max(outputs[row] - 1, 0)
+            by_window[arrival, REDONE] += recomputed[row]
+            by_window[arrival, COMPUTED] += (
+                recomputed[row] + prompts[row] - max(from_cache[row], 0) + max(outputs[row] - 1, 0)
+            )
+        if weights[row] > 0:
+            in_force[arrival, tenant, COUNT] += 1
+            in_force[arrival, tenant, MEAN] += (weights[row] - in_force[arrival, tenant, MEAN]) / in_force[
+                arrival, tenant, COUNT
+            ]
         if preemptions[row] != UNKNOWN:
-            done[TOLD] += 1
-            done[PREEMPTIONS] += preemptions[row]
-            done[PREEMPTED] += preemptions[row] > 0
-            done[THRASHING] += preemptions[row] >= THRASH_TOTAL
+            by_window[arrival, TOLD] += 1
+            by_window[arrival, PREEMPTIONS] += preemptions[row]
+            by_window[arrival, PREEMPTED] += preemptions[row] > 0
+            by_window[arrival, THRASHING] += preemptions[row] >= THRASH_TOTAL
     for tenant in range(len(runs)):
         mark(through, tenant, runs[tenant, 0], runs[tenant, 1], start, size)
     return answered
 
 
-add_requests_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(add_requests)
+add_requests_compiled = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(add_requests)

@@ -6,7 +6,6 @@ that is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -25,20 +24,32 @@ FOREVER: Final = 2**62
 
 OK, REJECTED, FAILED, CANCELLED, UNFINISHED = range(len(STATUSES))
 
+MAY_BE_UNKNOWN: Final = (
+    "scheduled_at",
+    "first_token_at",
+    "finished_at",
+    "prompt_tokens",
+    "output_tokens",
+    "preemptions",
+    "recomputed_tokens",
+)
+
 NEEDED: Final = (
     "tenant",
     "type",
+    "status",
     "arrived_at",
     "scheduled_at",
     "first_token_at",
     "finished_at",
-    "status",
     "prompt_tokens",
     "output_tokens",
     "cached_tokens",
-    "preemptions",
     "recomputed_tokens",
+    "preemptions",
+    "weight",
 )
+"""In the order of ``Columns``."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows as arrays of int64, one entry a request, ``UNKNOWN`` where the source does not say."""
+    """Rows as arrays (of int64, but for weights), one entry a request, ``UNKNOWN`` where the source does not say."""
 
     tenant: Ints
     """Place in ``Group.tenants``; likewise ``type``, and ``status`` in ``STATUSES``."""
@@ -78,6 +89,8 @@ class Columns:
     cached: Ints
     recomputed: Ints
     preemptions: Ints
+    weight: NDArray[np.float64]
+    """NaN where the source does not say."""
 
     def __len__(self) -> int:
         return len(self.arrived)
@@ -137,9 +150,13 @@ class Load:
     def waits(self) -> tuple[Ints, Ints]:
         """Arrival and TTFT of every request with a first token, in microseconds, over all groups."""
         instants = self._lazy.select(pl.col("arrived_at", "first_token_at").to_physical()).drop_nulls()
-        table = instants.collect(engine="streaming")
+        table = self._collect(instants)
         arrived, first = table["arrived_at"].to_numpy(), table["first_token_at"].to_numpy()
         return arrived, first - arrived
+
+    def unknown(self, column: str) -> int:
+        """Rows that say nothing in ``column`` (one of ``MAY_BE_UNKNOWN``)."""
+        return self._nulls[column]
 
     def all_null(self, column: str) -> bool:
         """No row says anything in ``column`` (and there are rows)."""
@@ -156,85 +173,75 @@ class Load:
 
     def _survey(self) -> list[Group]:
         instants = pl.col(TIME_COLUMNS).to_physical()
-        refused = pl.col("status") == "rejected"
-        unknown = {name: pl.col(name).null_count() for name in ("scheduled_at", "preemptions", "recomputed_tokens")}
-        table = (
-            self._lazy.group_by("model", "tenant", "type")
-            .agg(
-                pl.len().alias("rows"),
-                pl.col("arrived_at").to_physical().min().alias("first"),
-                pl.col("arrived_at").to_physical().max().alias("last"),
-                pl.max_horizontal(instants.max()).alias("end"),
-                (pl.col("prompt_tokens", "output_tokens").null_count()).name.prefix("unknown_"),
-                refused.sum().alias("refused"),
-                *(count.alias(f"no_{name}") for name, count in unknown.items()),
+        facts = (
+            pl.len().alias("rows"),
+            pl.col("arrived_at").to_physical().min().alias("first"),
+            pl.col("arrived_at").to_physical().max().alias("last"),
+            pl.max_horizontal(instants.max()).alias("end"),
+            pl.col(MAY_BE_UNKNOWN).null_count().name.prefix("no_"),
+            (pl.col("status") == "rejected").sum().alias("refused"),
+        )
+        if self._in_memory and self._names_no_model():
+            table = self._collect(self._lazy.select(pl.lit(None, pl.String).alias("model"), *facts)).filter(
+                pl.col("rows") > 0
             )
-            .collect(engine="streaming")
-        )
-        self._nulls = {name: int(table[f"no_{name}"].sum()) for name in unknown}
-        guess = table.select(
-            pl.sum_horizontal(pl.col("unknown_prompt_tokens", "unknown_output_tokens", "refused").sum())
-        )
-        usual = self._usual() if not table.is_empty() and guess.item() > 0 else {}
+            members = self._lazy.select(pl.lit(None, pl.String).alias("model"), "tenant", "type")
+        else:
+            table = self._collect(self._lazy.group_by("model").agg(facts))
+            members = self._lazy.select("model", "tenant", "type")
+        members_table = self._collect(members.unique())
+        self._nulls = {name: int(table[f"no_{name}"].sum()) for name in MAY_BE_UNKNOWN}
+        unknown = table.select(pl.col("no_prompt_tokens", "no_output_tokens", "refused").sum())
+        prompts, outputs, refused = unknown.row(0) if len(table) else (0, 0, 0)
+        # A refused request generated 0 tokens; what it asked for is best guessed from what its tenant usually gets.
+        asked = pl.col("status") != "rejected"
+        usual_prompt = self._medians("prompt_tokens", pl.lit(True)) if prompts else {}
+        usual_output = self._medians("output_tokens", asked) if outputs or refused else {}
         found = []
-        for model in sorted(table["model"].unique().to_list(), key=lambda model: (model is not None, model or "")):
-            rows = table.filter(_is_model(model))
-            tenants = sorted(rows["tenant"].unique().to_list())
-            sizes = [usual.get((model, tenant), (0, 0)) for tenant in tenants]
+        for facts_of in sorted(table.iter_rows(named=True), key=lambda row: (row["model"] is not None, row["model"])):
+            model = facts_of["model"]
+            own = members_table.filter(_is_model(model))
+            tenants = sorted(own["tenant"].unique().to_list())
             found.append(
                 Group(
                     model=model,
                     tenants=tuple(tenants),
-                    types=tuple(sorted(rows["type"].unique().to_list())),
-                    rows=int(rows["rows"].sum()),
-                    first_us=int(rows["first"].min()),  # type: ignore[arg-type]
-                    last_us=int(rows["last"].max()),  # type: ignore[arg-type]
-                    end_us=int(rows["end"].max()),  # type: ignore[arg-type]
-                    usual_prompt=np.array([prompt for prompt, _ in sizes], np.int64),
-                    usual_output=np.array([output for _, output in sizes], np.int64),
+                    types=tuple(sorted(own["type"].unique().to_list())),
+                    rows=facts_of["rows"],
+                    first_us=facts_of["first"],
+                    last_us=facts_of["last"],
+                    end_us=facts_of["end"],
+                    usual_prompt=np.array([usual_prompt.get((model, tenant), 0) for tenant in tenants], np.int64),
+                    usual_output=np.array([usual_output.get((model, tenant), 0) for tenant in tenants], np.int64),
                 )
             )
         return found
 
-    def _usual(self) -> dict[tuple[str | None, str], tuple[int, int]]:
-        """Median prompt and output of each model's tenants, rounded down; 0 where nothing is known."""
+    def _names_no_model(self) -> bool:
+        models = self._collect(self._lazy.select("model"))["model"]
+        return models.null_count() == len(models)
 
-        def median(size: pl.Expr) -> pl.Expr:
-            return size.cast(pl.Int64).median().floor().fill_null(0).cast(pl.Int64)
+    def _medians(self, size: str, which: pl.Expr) -> dict[tuple[str | None, str], int]:
+        """Median of each model's tenants, rounded down; 0 where nothing is known."""
+        median = pl.col(size).cast(pl.Int64).filter(which).median().floor().fill_null(0).cast(pl.Int64)
+        table = self._collect(self._lazy.group_by("model", "tenant").agg(median.alias("median")))
+        return {(model, tenant): value for model, tenant, value in table.iter_rows()}
 
-        # A refused request generated 0 tokens; what it asked for is best guessed from what its tenant usually gets.
-        asked = pl.col("output_tokens").filter(pl.col("status") != "rejected")
-        table = (
-            self._lazy.group_by("model", "tenant")
-            .agg(median(pl.col("prompt_tokens")).alias("prompt"), median(asked).alias("output"))
-            .collect(engine="streaming")
-        )
-        return {(model, tenant): (prompt, output) for model, tenant, prompt, output in table.iter_rows()}
+    def _collect(self, query: pl.LazyFrame) -> pl.DataFrame:
+        return query.collect(engine="in-memory" if self._in_memory else "streaming")
 
 
 def columns(frame: pl.DataFrame, group: Group) -> Columns:
     """The rows of ``frame`` (columns ``NEEDED``) as arrays."""
 
-    def places(column: str, names: Sequence[str]) -> Ints:
-        return frame[column].cast(pl.Enum(names)).to_physical().cast(pl.Int64).to_numpy()
-
-    def known(column: str) -> Ints:
-        return frame[column].to_physical().cast(pl.Int64).fill_null(UNKNOWN).to_numpy()
-
-    return Columns(
-        tenant=places("tenant", group.tenants),
-        type=places("type", group.types),
-        status=places("status", STATUSES),
-        arrived=known("arrived_at"),
-        scheduled=known("scheduled_at"),
-        first_token=known("first_token_at"),
-        finished=known("finished_at"),
-        prompt=known("prompt_tokens"),
-        output=known("output_tokens"),
-        cached=known("cached_tokens"),
-        recomputed=known("recomputed_tokens"),
-        preemptions=known("preemptions"),
+    names = {"tenant": group.tenants, "type": group.types, "status": STATUSES}
+    places = (pl.col(column).cast(pl.Enum(known)).to_physical() for column, known in names.items())
+    numbers = (pl.col(column).to_physical() for column in NEEDED if column not in (*names, "weight"))
+    table = frame.select(
+        *(column.cast(pl.Int64).fill_null(UNKNOWN) for column in (*places, *numbers)),
+        pl.col("weight").cast(pl.Float64).fill_null(float("nan")),
     )
+    return Columns(*(table[column].to_numpy() for column in NEEDED))
 
 
 def _is_model(model: str | None) -> pl.Expr:

@@ -11,10 +11,12 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from fairreplay.config.model import Config, SloTtft
 from fairreplay.metrics import jfi, preemption, scr, service, types
+from fairreplay.metrics import weights as in_force
 from fairreplay.metrics.entitlement import Floats, entitlements, fair_weights
 from fairreplay.metrics.load import Bools, Columns, Group, Ints, Load
 from fairreplay.metrics.options import MeasureOptions
@@ -47,6 +49,10 @@ WINDOW_SCHEMA: Final[dict[str, pl.DataType]] = {
     "tfr_raw": pl.Float64(),
     "tfr_type": pl.String(),
     "recompute_tax": pl.Float64(),
+    "preemptions": pl.Int64(),
+    "preempted_requests": pl.Int64(),
+    "thrashing_requests": pl.Int64(),
+    "fair_loss_raw": pl.Float64(),
     "drain": pl.Boolean(),
     "degraded": pl.Boolean(),
 }
@@ -64,8 +70,17 @@ TENANT_SCHEMA: Final[dict[str, pl.DataType]] = {
     "x": pl.Float64(),
     "pass": pl.Boolean(),
     "backlog": pl.Boolean(),
+    "ttft_p50_ms": pl.Float64(),
+    "ttft_p90_ms": pl.Float64(),
+    "ttft_p99_ms": pl.Float64(),
+    "tail_ratio": pl.Float64(),
+    "weight": pl.Float64(),
+    "skew": pl.Float64(),
 }
-"""One row per window and tenant with requests or demand. Amounts in service units."""
+"""One row per window and tenant with requests or demand. Amounts in service units.
+
+TTFT by nearest rank, null without samples and where the rank falls on a request that never got a first token;
+``tail_ratio`` = P99/P50. ``weight`` is the one in force, ``skew`` that over the committed share, null without one."""
 
 TYPE_SCHEMA: Final[dict[str, pl.DataType]] = {
     "start": TIMESTAMP,
@@ -189,19 +204,28 @@ def _tables(
         targets = scr.targets_us(slo, group.tenants)
         stamp = (pl.lit(group.model, pl.String).alias("model"), pl.lit(source).alias("source"))
 
-        def sum_part(
+        def sums_of(
             rows: Columns, part: Grid, group: Group = group, targets: Ints = targets
-        ) -> tuple[Grid, service.Sums]:
-            return part, service.sums(rows, part, group, targets, end_us, config.cost, options)
+        ) -> tuple[service.Sums, _Tables]:
+            sums = service.sums(rows, part, group, targets, end_us, config.cost, options)
+            return sums, _tenant_tables(sums, part, group, config, options, targets, only_windows)
 
         earlier: types.Arrivals | None = None
-        for part, sums in in_order(sum_part, _parts(load, group, whole, windows_max)):
-            tables, earlier = _part_tables(sums, part, group, config, options, targets, earlier, only_windows)
+        parts = whole.parts(windows_max)
+        for sums, tables in in_order(sums_of, _parts(load, group, whole, windows_max)):
+            kinds = types.measured(sums, config, earlier)
+            earlier = kinds.last
+            windows = tables.windows.with_columns(
+                _column("tfr", kinds.tfr),
+                _column("tfr_raw", kinds.tfr_raw),
+                _names("tfr_type", group.types, kinds.whose),
+            ).with_columns(degraded().alias("degraded"))
+            table = _long(next(parts), "type", group.types, kinds.demand > 0, **kinds.columns)
             found.append(
                 _Tables(
-                    windows=tables.windows.with_columns(stamp),
+                    windows=windows.with_columns(stamp),
                     tenants=None if tables.tenants is None else tables.tenants.with_columns(stamp),
-                    types=None if tables.types is None else tables.types.with_columns(stamp),
+                    types=None if only_windows else table.with_columns(stamp),
                 )
             )
     return found
@@ -234,17 +258,16 @@ def in_order(function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) 
             yield waiting.popleft().result()
 
 
-def _part_tables(
+def _tenant_tables(
     sums: service.Sums,
     part: Grid,
     group: Group,
     config: Config,
     options: MeasureOptions,
     targets: Ints,
-    earlier: types.Arrivals | None,
     only_windows: bool,
-) -> tuple[_Tables, types.Arrivals | None]:
-    """The tables of the windows of ``part``, and what the floors of the part after it follow from."""
+) -> _Tables:
+    """The tables of the windows of ``part``, type fairness left out: its floors follow from the part before."""
     judged = scr.judged(sums.tenants.sums, targets, options.min_samples)
     weights = fair_weights(config, group.tenants)
     got, backlog = sums.tenants.served(config.cost), sums.tenants.backlog()
@@ -252,7 +275,6 @@ def _part_tables(
     entitled = entitlements(got.sum(axis=1), weights, demand)
     x = jfi.attainment(got, entitled)
     min_x, whose = jfi.least_served(x, entitled)
-    kinds = types.measured(sums, config, earlier)
     windows = part.frame().with_columns(
         pl.Series("requests", judged.requests.sum(axis=1)),
         *_scr(judged, weights, group.tenants),
@@ -261,15 +283,18 @@ def _part_tables(
         _column("min_x", min_x),
         _names("min_x_tenant", group.tenants, whose),
         _column("service_gap", jfi.service_gap(got / weights, sums.through)),
-        _column("tfr", kinds.tfr),
-        _column("tfr_raw", kinds.tfr_raw),
-        _names("tfr_type", group.types, kinds.whose),
         _column("recompute_tax", preemption.taxes(sums.windows)),
+        *preemption.counts(sums.windows),
+        _column("fair_loss_raw", jfi.fair_loss_raw(weights, got)),
         pl.Series("drain", part.starts_us() > group.last_us),
     )
-    windows = windows.with_columns(degraded().alias("degraded"))
     if only_windows:
-        return _Tables(windows, None, None), kinds.last
+        return _Tables(windows, None, None)
+    ttft_us = scr.quantiles_us(sums.tenants.sums, sums.answered_cell, sums.answered_us)
+    ttft_ms = {q: np.where(np.isfinite(value), value / 1000, np.nan) for q, value in ttft_us.items()}
+    stated = in_force.configured(config, group.tenants, part.starts_us())
+    weight = np.where(np.isnan(sums.in_force), stated, sums.in_force)
+    committed = config.commitments()
     tenants = _long(
         part,
         "tenant",
@@ -283,8 +308,12 @@ def _part_tables(
         backlog=backlog,
         decided=judged.decided,
         passed=judged.passed,
+        **{f"ttft_{q}_ms": value for q, value in ttft_ms.items()},
+        tail_ratio=ttft_ms["p99"] / np.where(ttft_ms["p50"] > 0, ttft_ms["p50"], np.nan),
+        weight=weight,
+        skew=in_force.skews(weight, np.array([committed.get(name, 0) for name in group.tenants], np.float64)),
     ).with_columns(pl.when("decided").then("passed").alias("pass"))
-    return _Tables(windows, tenants, _long(part, "type", group.types, kinds.demand > 0, **kinds.columns)), kinds.last
+    return _Tables(windows, tenants, None)
 
 
 def degraded() -> pl.Expr:
@@ -335,8 +364,7 @@ def _long(part: Grid, key: str, names: Sequence[str], which: Bools, **columns: N
 
 
 def _column(name: str, values: NDArray[Any]) -> pl.Series:
-    series = pl.Series(name, values)
-    return series.fill_nan(None) if series.dtype == pl.Float64 else series
+    return pl.Series(name, values, nan_to_null=True)
 
 
 def _names(name: str, names: Sequence[str], index: Ints) -> pl.Series:
@@ -348,9 +376,8 @@ def _names(name: str, names: Sequence[str], index: Ints) -> pl.Series:
 def _lists(name: str, which: Bools, names: Sequence[str]) -> pl.Series:
     """The names of each row's true entries, shape (rows, names) to (rows,)."""
     _, place = np.nonzero(which)
-    ends = np.cumsum(which.sum(axis=1))
-    flat = _names(name, names, place).to_list()
-    lists = [flat[first:last] for first, last in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
+    ends = np.concatenate([[0], np.cumsum(which.sum(axis=1))])
+    lists = pa.LargeListArray.from_arrays(pa.array(ends), _names(name, names, place).to_arrow())
     return pl.Series(name, lists, dtype=pl.List(pl.String))
 
 
@@ -367,10 +394,20 @@ def _assumptions(
         )
     if not slo:
         said.append("no SLO: none is set and the rows have no first tokens, so SCR is not judged")
-    if load.all_null("scheduled_at"):
+    if load.all_null("first_token_at") and load.all_null("finished_at"):
+        said.append(
+            "no decisions are logged (arrivals only): nothing is known to have been served, so fairness of service is "
+            "not judged; a baseline replay stands for production (simulated baseline)"
+        )
+    elif load.all_null("scheduled_at"):
         said.append("scheduled_at is unknown: a request is taken to wait until its first token")
     if load.all_null("preemptions"):
         said.append("preemptions are unknown in this source; they are not counted as none")
+    if load.groups and len({kind for group in load.groups for kind in group.types}) == 1:
+        said.append("all requests are of one type, so type fairness has nothing to compare")
+    unknown = max(load.unknown("prompt_tokens"), load.unknown("output_tokens"))
+    if unknown:
+        said.append(f"sizes are unknown in {unknown} rows: what they ask for is taken to be their tenant's median")
     if not any(tenant.committed_tokens_per_month or tenant.weight for tenant in config.tenants.values()):
         said.append("no commitments or weights are set: every tenant is entitled to the same share")
     if options.refusals == "drop":

@@ -64,3 +64,14 @@ def taxes(windows: Ints) -> Floats:
     return np.asarray(
         np.where(computed > 0, windows[:, kernel.REDONE] / np.where(computed > 0, computed, 1), np.nan), np.float64
     )
+
+
+def counts(windows: Ints) -> list[pl.Series]:
+    """Preemptions, preempted and thrashing requests among each window's arrivals; null where no row tells."""
+    names = {
+        "preemptions": kernel.PREEMPTIONS,
+        "preempted_requests": kernel.PREEMPTED,
+        "thrashing_requests": kernel.THRASHING,
+    }
+    told = pl.Series(windows[:, kernel.TOLD] > 0)
+    return [pl.Series(name, windows[:, field]).set(~told, None) for name, field in names.items()]

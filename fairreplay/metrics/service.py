@@ -55,6 +55,8 @@ class Sums:
     """Shape (windows, ``kernel.WINDOW_FIELDS``)."""
     costs: Floats
     """Shape (windows, types, 3): number, mean and squared deviations of the arrivals' service cost."""
+    in_force: Floats
+    """Mean weight that the window's arrivals were served with, shape (windows, tenants); NaN where none is logged."""
     through: Bools
     """Whether a tenant had a waiting request at every instant of the window, shape (windows, tenants)."""
     answered_cell: Ints
@@ -80,6 +82,7 @@ def sums(
     by_type = np.zeros((windows + 1, types, kernel.TYPE_FIELDS), np.int64)
     by_window = np.zeros((windows, kernel.WINDOW_FIELDS), np.int64)
     costs = np.zeros((windows, types, 3), np.float64)
+    in_force = np.zeros((windows, tenants, 2), np.float64)
     through = np.zeros((windows + 1, tenants), np.int64)
     cell, ttft = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     answered = kernel.add_requests_compiled(
@@ -95,6 +98,7 @@ def sums(
         rows.cached,
         rows.recomputed,
         rows.preemptions,
+        rows.weight,
         group.usual_prompt,
         group.usual_output,
         targets_us,
@@ -109,6 +113,7 @@ def sums(
         by_type,
         by_window,
         costs,
+        in_force,
         through,
         np.full((tenants, 2), grid.start_us, np.int64),
         cell,
@@ -119,6 +124,7 @@ def sums(
         types=Cells(by_type[:-1]),
         windows=by_window,
         costs=costs,
+        in_force=np.where(in_force[:, :, kernel.COUNT] > 0, in_force[:, :, kernel.MEAN], np.nan),
         through=np.cumsum(through, axis=0)[:-1] > 0,
         answered_cell=cell[:answered],
         answered_us=ttft[:answered],

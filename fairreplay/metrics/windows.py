@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import polars as pl
 
+from fairreplay.errors import UsageError
 from fairreplay.metrics.load import Ints
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.trace.schema import TIMESTAMP
-from fairreplay.trace.values import epoch_us
+from fairreplay.trace.values import epoch_us, iso
+
+WINDOWS_MAX: Final = 1_000_000
+"""A fortnight has 20,160 minutes. More windows than this are a mistake of units, or of clocks in the log."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,9 @@ def grid(first_us: int, end_us: int, options: MeasureOptions) -> Grid:
     From the first arrival (or ``since``) to the last instant (or ``until``), so that the drain after the last arrival
     has its windows too. The whole period as one window is exactly ``[since, until)`` where they are given; its end is
     else just after the last instant.
+
+    Raises:
+        UsageError: more than ``WINDOWS_MAX`` windows.
     """
     first = epoch_us(options.since) if options.since else first_us
     end = epoch_us(options.until) if options.until else end_us + 1
@@ -60,4 +68,10 @@ def grid(first_us: int, end_us: int, options: MeasureOptions) -> Grid:
         return Grid(first, end - first, 1)
     size = options.window_us
     start = first // size * size
-    return Grid(start, size, -(-(end - start) // size))
+    count = -(-(end - start) // size)
+    if count > WINDOWS_MAX:
+        raise UsageError(
+            f"{count} windows of {size / 1e6:g} s between {iso(start)} and {iso(end)}, but at most {WINDOWS_MAX} are "
+            "measured: choose a larger --window, or narrow the period with --since and --until"
+        )
+    return Grid(start, size, count)

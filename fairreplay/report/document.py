@@ -172,7 +172,7 @@ def _group(
     return {
         "model": model,
         "source": logged.name,
-        "sentence": _sentence(said, len(own), degraded, judged, sum(lengths)),
+        "sentence": _sentence(said, sum(one["windows_degraded"] > 0 for one in own), degraded, judged, sum(lengths)),
         "requests": len(outcome),
         "tenants": outcome["tenant"].n_unique(),
         "types": outcome["type"].n_unique(),
@@ -265,7 +265,7 @@ def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
 
 
 def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
-    """The episode's own fields, with means and levels of its windows; at least yellow, or it were no episode."""
+    """The episode's own fields, with means and levels of its windows; at least yellow unless nothing was degraded."""
     start, end = text.iso(episode.start), text.iso(episode.end)
     series = next(one for one in timeline if one["model"] == episode.model and one["source"] == episode.source)
     inside = [index for index, at in enumerate(series["start"]) if start <= at < end]
@@ -282,7 +282,7 @@ def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
         "end": end,
         "windows": episode.windows,
         "windows_degraded": episode.degraded_windows,
-        "level": worst(["yellow", *levels.values()]),
+        "level": worst(["yellow" if episode.degraded_windows else "ok", *levels.values()]),
         "metrics": low,
         "means": {metric: period_mean(values[metric], [False] * len(inside)) for metric in METRICS},
         "min_x": rounded(episode.min_x),

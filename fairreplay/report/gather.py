@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.causes.review import Source, explained, production, sources
+from fairreplay.causes.review import Source, explained, period_of, production, sources
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -31,6 +31,7 @@ def report_document(
 
     A replay belongs if it was made from this store's content with this config over this period; others are left out.
     """
+    options = period_of(store, options)
     found = explained(sources(store, config, options), config, options, jobs=JOBS)
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]

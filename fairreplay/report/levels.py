@@ -11,15 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fairreplay.metrics.alerts import METRICS as METRICS
+from fairreplay.metrics.alerts import THRESHOLDS as THRESHOLDS
 from fairreplay.report.schema import Level, Metric, TenantUnder
 
-METRICS: Final[tuple[Metric, ...]] = ("scr", "jfi", "tfr")
-THRESHOLDS: Final[dict[str, dict[str, float]]] = {
-    "scr": {"yellow": 0.95, "red": 0.90, "emergency": 0.85},
-    "jfi": {"yellow": 0.90, "red": 0.80, "emergency": 0.80},
-    "tfr": {"yellow": 0.50, "red": 0.40, "emergency": 0.40},
-    "min_x": {"yellow": 0.70, "red": 0.50},
-}
 EMERGENCY_RUN: Final[dict[Metric, int]] = {"scr": 1, "jfi": 2, "tfr": 3}
 ORDER: Final[tuple[Level, ...]] = ("ok", "yellow", "red", "emergency")
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from fairreplay.causes.review import explained, production, sources
+from fairreplay.causes.review import explained, period_of, production, sources
 from fairreplay.config.load import parse_config
 from fairreplay.config.model import Config
 from fairreplay.metrics.options import measure_options
@@ -203,3 +203,29 @@ def test_the_healthy_hour_may_lie_before_the_period(tmp_path: Path) -> None:
     done = explained(found, settings, options, recommend=False)
     (episode,) = production(done).episodes
     assert episode.signatures["burst"]["found"] is True
+
+
+def test_the_period_is_the_fortnight_before_the_last_arrival(tmp_path: Path) -> None:
+    def at(day: int, second: int = 0) -> str:
+        return f"2026-01-{day:02}T00:00:{second:02}Z"
+
+    rows = [
+        {"request_id": f"r{day}", "tenant": "a", "arrived_at": at(day), "prompt_tokens": 20, "output_tokens": 4}
+        | {"first_token_at": at(day, 1), "finished_at": at(day, 2)}
+        for day in (1, 2, 10, 20)
+    ]
+    (tmp_path / "log.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    ingest([str(tmp_path / "log.jsonl")], tmp_path / "store", IngestOptions())
+    store, settings = open_store(tmp_path / "store"), config()
+
+    def requests(**bounds: Any) -> int:
+        (logged,) = sources(store, settings, measure_options(settings, **bounds))
+        return int(logged.measured.windows["requests"].sum())
+
+    assert requests() == 2  # from the 6th on
+    assert requests(since=AT) == 4
+    assert requests(until=AT.replace(day=16)) == 2  # from the 2nd on
+    assert requests(until=AT.replace(day=15)) == 3
+    assert period_of(store, measure_options(settings)).since == AT.replace(day=6)
+    young = measure_options(settings, until=AT.replace(day=11))
+    assert period_of(store, young) == young  # a store that holds no more is taken whole

@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 
 from fairreplay.sandbox import compiled, reference
 from fairreplay.sandbox.decision_log import read_scenario
-from fairreplay.sandbox.engine import PS_PER_SECOND, PS_PER_US, WEIGHT_SCALE, EngineResult, StepTime
+from fairreplay.sandbox.engine import PS_PER_SECOND, PS_PER_US, WEIGHT_SCALE, EngineResult, StepTime, Workload
 from fairreplay.sandbox.plan import Shard
 from fairreplay.sandbox.replay import _step_rows
 from tests.sandbox.plain_sums import StepSeconds
@@ -55,15 +55,30 @@ def test_the_kernel_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("roomy", [True, False])
 def test_prefix_caching_without_common_prefixes(roomy: bool) -> None:
-    """Where nobody can hit anything blocks are only counted, until a preemption makes own blocks worth finding."""
+    """Nobody can find anything but its own blocks after a preemption: runs of blocks say as much as every block."""
     preempted = 0
-    for seed in range(8000, 8060):
+    for seed in range(8000, 8060 if roomy else 8500):
         work, the_plan = case(seed, enable_prefix_caching=True, **({"num_gpu_blocks": 5000} if roomy else {}))
-        work = replace(work, prefix_ids=work.prefix_ids[:0], prefix_start=np.zeros_like(work.prefix_start))
+        work = unshared(work)
         plain = reference.run(work, the_plan)
         assert differences(plain, compiled.run(work, the_plan)) == [], f"case {seed}"
-        preempted += int(plain.preemptions.sum())
-    assert (preempted == 0) == roomy
+        preempted += int((plain.preemptions > 0).any())
+    assert preempted == 0 if roomy else preempted > 100
+
+
+def unshared(work: Workload) -> Workload:
+    return replace(work, prefix_ids=work.prefix_ids[:0], prefix_start=np.zeros_like(work.prefix_start))
+
+
+@pytest.mark.parametrize("blocks", range(4, 9))
+def test_a_block_that_was_filled_and_never_computed_is_not_found(blocks: int) -> None:
+    """A victim by priority loses a pass that had filled a block: one block too many would be found when it resumes."""
+    for prompt in range(1, 9):
+        work = workload(
+            [("a", 0.0, prompt, 9), ("a", 1.0, 2, 9), ("a", 1.0, 2, 9), ("a", 2.0, 6, 3)], priorities=[3, 0, 1, 2]
+        )
+        the_plan = plan(work, "priority", block_size=4, num_gpu_blocks=blocks, enable_prefix_caching=True)
+        assert differences(reference.run(work, the_plan), compiled.run(work, the_plan)) == []
 
 
 def test_more_than_104_days_are_refused() -> None:

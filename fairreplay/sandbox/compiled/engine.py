@@ -103,11 +103,7 @@ def _run(
         prefix_caching = at.RUNS
     else:
         prefix_caching = at.BLOCKS
-    result = _run_plan(workload, plan, leap, progress, second_offset_ps, prefix_caching)
-    if result is None:
-        result = _run_plan(workload, plan, leap, progress, second_offset_ps, at.BLOCKS)
-    assert result is not None
-    return result
+    return _run_plan(workload, plan, leap, progress, second_offset_ps, prefix_caching)
 
 
 def _shares_prefixes(workload: Workload) -> bool:
@@ -124,8 +120,7 @@ def _run_plan(
     progress: Progress | None,
     second_offset_ps: int | None,
     prefix_caching: int,
-) -> tuple[EngineResult, StepSums] | None:
-    """None if ``prefix_caching`` by RUNS came to what only BLOCKS can tell."""
+) -> tuple[EngineResult, StepSums]:
     count = len(workload)
     ranks = {state.policy.rank for _, state in plan.settings if state.policy.rank}
     callbacks = {rank: compile_rank(rank) for rank in sorted(ranks, key=lambda rank: (rank.name, rank.digest))}
@@ -187,8 +182,6 @@ def _run_plan(
         e[at.ROWS] = 0
         if progress is not None:
             progress(int(e[at.NEXT_ARRIVAL]))
-    if e[at.GAVE_UP]:
-        return None
     if e[at.FAILED]:
         rank = next(state.policy.rank for _, state in plan.settings if state.policy.rank)
         raise failed(rank, int(e[at.FAILED]) - 1, "run it alone with that head's fields to see which")

@@ -218,7 +218,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 number_chains(prefix_start, prefix_ids, chain_table, chains)
         while passes > 0 and e[at.ROWS] <= last_row:
             passes -= 1
-            if e[at.GAVE_UP] or e[at.CLOCK] > at.HORIZON_PS or e[at.FAILED]:
+            if e[at.CLOCK] > at.HORIZON_PS or e[at.FAILED]:
                 return True
             if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
                 if e[at.NEXT_ARRIVAL] == len(arrival):

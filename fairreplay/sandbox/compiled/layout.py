@@ -64,14 +64,13 @@ from __future__ import annotations
     DUE,  # slots that wait for something from the step in flight
     NEXT_DUE,  # slots that wait for something from the step at hand
     DUE_HALF,  # which half of ``dues`` holds the former
-    GAVE_UP,  # 1 once something happened that counting runs of blocks cannot tell
     LISTED,  # blocks in the runs of the free list
     SPARE_RUN,  # first of the runs that are not in use
     NEXT_BAD,  # the first request from NEXT_ARRIVAL on that is refused at the door
     FLOOR_ENDS,  # instant at which the window of the type floors ends
     FAILED,  # 1 + the request for which a user's rank raised an error
     HOLD,  # passes until the engine tries to leap again
-) = range(52)
+) = range(51)
 
 # ---- settings in force: a copy of one row of the settings table ----
 SETTINGS = 56

@@ -131,18 +131,17 @@ def first_run(e: Int64s, blocks: Int64s, size: int) -> None:
 
 
 @compiled
-def look_up_run(e: Int64s, blocks: Int64s, kept: Int64s, request: int, tokens: int) -> None:
-    """HIT and EVICTABLE: the blocks that ``request`` finds again; one of its ``tokens`` is always left to compute."""
+def look_up_run(e: Int64s, blocks: Int64s, kept: Int64s, request: int) -> None:
+    """HIT and EVICTABLE: the blocks that ``request`` finds again, all that are left of its run.
+
+    One of its known tokens is always left to compute, so the block that the last of them fills must not be found. It
+    never is: it can be cached only if the request was given up in the very pass that filled it, and whoever it was
+    given up for took at least that block, which stands first in its run.
+    """
     settle(e, blocks, kept)
     run = kept[request * at.KEPT + at.KEPT_RUN]
-    count = blocks[run + at.RUN_BLOCKS] if run != 0 else 0
-    most = (tokens - 1) // e[at.BLOCK_SIZE]
-    if count > most:
-        # a block of the request would stay in the list, and two blocks of one identity are not counted here
-        e[at.GAVE_UP] = 1
-        count = most
-    e[at.HIT] = count
-    e[at.EVICTABLE] = count
+    e[at.HIT] = blocks[run + at.RUN_BLOCKS] if run != 0 else 0
+    e[at.EVICTABLE] = e[at.HIT]
 
 
 @compiled

@@ -171,7 +171,7 @@ def try_head(
         if e[at.PREFIX] == at.BLOCKS:
             look_up(e, blocks, table, found, chains, prefix_start, prefix_tokens, prompt, request, known)
         else:
-            look_up_run(e, blocks, kept, request, known)
+            look_up_run(e, blocks, kept, request)
         hit = e[at.HIT]
         evictable = e[at.EVICTABLE]
     cached = hit * e[at.BLOCK_SIZE]
