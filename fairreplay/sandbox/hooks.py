@@ -18,17 +18,23 @@ from fairreplay.sandbox.engine import EngineSettings, Int64s, Plan, StepTime, Ty
 def select(workload: Workload, rows: NDArray[np.bool_]) -> Workload:
     """The requests where ``rows`` is true; tenants and types keep their numbers."""
     lengths = np.diff(workload.prefix_start)
+
+    def of(column: Int64s, chosen: NDArray[np.bool_] = rows) -> Int64s:
+        part = column[chosen]
+        part.flags.writeable = column.flags.writeable  # the engine is compiled anew for arrays of other flags
+        return part
+
     return replace(
         workload,
-        arrival_ps=workload.arrival_ps[rows],
-        prompt_tokens=workload.prompt_tokens[rows],
-        output_tokens=workload.output_tokens[rows],
-        priority=workload.priority[rows],
-        tenant=workload.tenant[rows],
-        type=workload.type[rows],
-        request_weight=workload.request_weight[rows],
+        arrival_ps=of(workload.arrival_ps),
+        prompt_tokens=of(workload.prompt_tokens),
+        output_tokens=of(workload.output_tokens),
+        priority=of(workload.priority),
+        tenant=of(workload.tenant),
+        type=of(workload.type),
+        request_weight=of(workload.request_weight),
         prefix_start=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[rows])]),
-        prefix_ids=workload.prefix_ids[np.repeat(rows, lengths)],
+        prefix_ids=of(workload.prefix_ids, np.repeat(rows, lengths)),
     )
 
 
