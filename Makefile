@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint unit bench example clean debian
+.PHONY: demo test lint unit bench example evaluation clean debian
 
 demo: $(VENV)/installed
 	$(BIN)/fairreplay demo -o reports/demo
@@ -27,6 +27,13 @@ bench: $(VENV)/installed-test
 example: $(VENV)/installed
 	$(BIN)/fairreplay demo -o build/example --quiet
 	mkdir -p reports/example && cp build/example/report.html build/example/report.json reports/example/
+
+# The README's figures on how often the causes are right.
+evaluation: $(VENV)/installed
+	mkdir -p build
+	$(BIN)/fairreplay evaluate --seed 9000 --incidents 200 --jobs 2 --json > build/exact.json
+	$(BIN)/fairreplay evaluate --seed 9000 --incidents 200 --jobs 2 --json --sandbox-error 0.2 > build/off.json
+	$(BIN)/python docs/evaluation.py build/exact.json build/off.json
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fairreplay.cli.evaluate import rates, summary
 from fairreplay.cli.verify import DIFFERENT
 from fairreplay.config.load import parse_config
 from fairreplay.errors import BadInputError, FairReplayError, StoreBusyError, StoreError, UsageError
@@ -69,6 +70,14 @@ def test_every_format_and_policy_is_in_the_readme() -> None:
 def test_the_settings_of_the_readme_are_valid() -> None:
     text = section("Settings").split("```toml\n")[1].split("```")[0]
     assert parse_config(text, "README").cluster.replicas == 2
+
+
+def test_the_confusion_matrix_of_the_readme_is_that_of_the_stored_figures() -> None:
+    runs = json.loads((ROOT / "docs" / "evaluation.json").read_text(encoding="utf-8"))
+    assert [run["sandbox_error"] for run in runs] == [0.0, 0.2]
+    shown = section("Are the causes right?").split("```text\n")[1].split("```")[0]
+    for line in (*summary(runs[0]["seed"], 0.0, runs[0]).splitlines(), *rates(runs[1])):
+        assert line in shown
 
 
 def test_the_exit_codes_of_the_readme() -> None:

@@ -66,7 +66,7 @@ def summary(seed: int, sandbox_error: float, found: dict[str, Any]) -> str:
     lines = [f"{sum(found['families'].values())} incidents of seed {seed} ({counts}){off}"]
     for metric, cells in found["confusion"].items():
         lines += ["", *_confusion(metric, cells)]
-    return "\n".join([*lines, "", *_rates(found)])
+    return "\n".join([*lines, "", *rates(found)])
 
 
 def _confusion(metric: str, cells: dict[str, dict[str, int]]) -> list[str]:
@@ -83,7 +83,8 @@ def _confusion(metric: str, cells: dict[str, dict[str, int]]) -> list[str]:
     return [table(heading, rows)]
 
 
-def _rates(found: dict[str, Any]) -> list[str]:
+def rates(found: dict[str, Any]) -> list[str]:
+    """Every rate in a line of its own."""
     from fairreplay.planning.evaluate import GOALS
 
     names = {

@@ -53,7 +53,7 @@ class Kind:
     reversed_weights: bool = False
     """The weights in force stand in the reverse order of the commitments."""
     stamped: bool = False
-    """The gateway stamps every request with its type's priority (it always does, or a trace would give it away)."""
+    """The gateway stamps requests with their type's priority, all through the trace: a stamp tells nothing of when."""
 
     def causes(self) -> dict[str, str]:
         """Part of the injection -> the cause that this part is. What only makes contention has a cause of its own."""
