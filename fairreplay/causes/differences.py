@@ -16,7 +16,8 @@ from fairreplay.causes.overtaking import overtakes
 from fairreplay.causes.review import Source
 from fairreplay.metrics.load import Ints
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
-from fairreplay.metrics.scr import Q, nearest_rank
+from fairreplay.metrics.quantiles import nearest_rank
+from fairreplay.metrics.scr import Q
 from fairreplay.trace.schema import TIMESTAMP
 from fairreplay.trace.values import epoch_us
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from fairreplay.causes.verdict import Verdict
 from fairreplay.metrics.measure import JFI_DEGRADED, SCR_DEGRADED, TFR_DEGRADED, X_DEGRADED, Measured, of_model
-from fairreplay.metrics.scr import ttft_us
+from fairreplay.metrics.quantiles import ttft_us
 
 GAP_WINDOWS_MAX: Final = 2
 """Healthy or null windows that may lie between two degraded ones of an episode."""

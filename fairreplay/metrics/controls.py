@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from fairreplay.metrics.scr import Q, needed
+from fairreplay.metrics.quantiles import needed
+from fairreplay.metrics.scr import Q
 
 SLOWDOWN_MIN: Final = 0.5
 """At most halve the rate at once."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.metrics.scr import nearest_rank, ttft_us
+from fairreplay.metrics.quantiles import nearest_rank, ttft_us
 
 FIDELITY_COLUMNS: Final = ("request_id", "tenant", "arrived_at", "first_token_at")
 """Canonical columns that the comparison reads."""

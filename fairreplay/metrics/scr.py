@@ -4,43 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
-import polars as pl
 
 from fairreplay.config.model import QUANTILES, Config, MinSamples, SloTtft
 from fairreplay.errors import UsageError
 from fairreplay.metrics import kernel
 from fairreplay.metrics.entitlement import Floats
 from fairreplay.metrics.load import Bools, Ints, Load
+from fairreplay.metrics.quantiles import needed
 from fairreplay.metrics.service import NO_TARGET
 from fairreplay.metrics.windows import Grid
 
 Q: Final = {"p50": 50, "p90": 90, "p99": 99}
 ASSUMED_FACTOR: Final = 1.5
-
-Number = TypeVar("Number", int, Ints, pl.Expr)
-
-
-def needed(q: int, n: Number) -> Number:
-    """Samples that must meet the target for ``P_q <= s_q`` by nearest rank: ``ceil(q n / 100)``, in integers.
-
-    ``P_q`` is the value of rank ``ceil(q n / 100)``; it is at most s exactly if that many samples are. The count needs
-    no sort and adds up over shards.
-    """
-    return (q * n + 99) // 100
-
-
-def nearest_rank(values: pl.Series, q: int) -> float | None:
-    """``x_(ceil(q n / 100))`` of the values sorted upward; null without values."""
-    known = values.drop_nulls().sort()
-    return None if known.is_empty() else float(known[needed(q, len(known)) - 1])
-
-
-def ttft_us(rows: pl.DataFrame) -> pl.Series:
-    """TTFT of each row in microseconds; null without a first token."""
-    return (rows["first_token_at"] - rows["arrived_at"]).dt.total_microseconds()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from fairreplay.config.model import Config
-from fairreplay.metrics.scr import ttft_us
+from fairreplay.metrics.quantiles import ttft_us
 from fairreplay.planning.incidents import undone
 from fairreplay.planning.serving import serve
 

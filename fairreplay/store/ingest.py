@@ -26,7 +26,8 @@ from fairreplay.trace.drift import check_schemas
 from fairreplay.trace.fields import Format
 from fairreplay.trace.gateway import read_gateway, refused_source
 from fairreplay.trace.join import Gateway, JoinKey
-from fairreplay.trace.read import Block, Reject, SourceFacts, SourceReader, content_id, lines_of
+from fairreplay.trace.read import Block, SourceFacts, SourceReader, content_id, lines_of
+from fairreplay.trace.reject import Reject
 from fairreplay.trace.rules import Reading
 from fairreplay.trace.schema import COLUMNS, TIME_COLUMNS
 from fairreplay.trace.values import iso

@@ -11,8 +11,7 @@ from typing import BinaryIO
 import orjson
 
 from fairreplay.store.files import TEMPORARY_SUFFIX, sync
-from fairreplay.trace.read import Reject
-from fairreplay.trace.rules import REASONS
+from fairreplay.trace.reject import REASONS, Reject
 
 
 class RejectLines:

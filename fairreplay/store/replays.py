@@ -8,6 +8,8 @@ import polars as pl
 
 from fairreplay.trace.schema import TIMESTAMP
 
+ROW_GROUP_ROWS: Final = 1 << 17
+
 REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
     "request_id": pl.String(),
     "replica": pl.String(),

@@ -14,9 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fairreplay.store.replays import ROW_GROUP_ROWS
 from fairreplay.trace.schema import SCHEMA, TIME_COLUMNS
-
-ROW_GROUP_ROWS: Final = 1 << 17
 
 Seqs = npt.NDArray[np.uint64]
 

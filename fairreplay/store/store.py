@@ -15,15 +15,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import filelock
 import orjson
 import polars as pl
-from pyarrow import ArrowException
 
 from fairreplay.errors import StoreBusyError, StoreError, UsageError, nearest
-from fairreplay.store.draft import Draft
 from fairreplay.store.files import (
     OLD_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -33,11 +31,13 @@ from fairreplay.store.files import (
     sha256_of,
 )
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
-from fairreplay.store.rejects import RejectLines
-from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA, check_columns
-from fairreplay.store.rows import ROW_GROUP_ROWS, read_row_groups
-from fairreplay.trace.read import Reject
+from fairreplay.store.replays import REPLAY_SCHEMA, ROW_GROUP_ROWS, STEP_SCHEMA, check_columns
+from fairreplay.trace.reject import Reject
 from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA
+
+if TYPE_CHECKING:
+    from fairreplay.store.draft import Draft
+    from fairreplay.store.rejects import RejectLines
 
 REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
     "file": pl.String(),
@@ -104,6 +104,10 @@ class Store:
 
     def row_groups(self, columns: list[str] | None = None) -> Iterator[pl.DataFrame]:
         """All stored requests, a row group of a segment at a time."""
+        from pyarrow import ArrowException
+
+        from fairreplay.store.rows import read_row_groups
+
         for segment in self.manifest.segments:
             self._verify(segment)
             path = self.segment_path(segment.source)
@@ -196,6 +200,9 @@ class Store:
     @contextmanager
     def draft(self, source: str) -> Iterator[tuple[Draft, RejectLines]]:
         """Rows and rejects of a source on their way into the store. What is not committed is taken away at the end."""
+        from fairreplay.store.draft import Draft  # pyarrow, which reading alone does not need
+        from fairreplay.store.rejects import RejectLines
+
         rows, lines = Draft(self.segment_path(source)), RejectLines(self.rejects_path(source))
         try:
             yield rows, lines

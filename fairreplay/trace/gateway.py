@@ -13,7 +13,8 @@ from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import Field, Format, Record, Sample, Skipped, Text, Wall
 from fairreplay.trace.formats import FORMATS
 from fairreplay.trace.join import FILLS, Entry, Gateway, JoinKey, Refused, SideKey, on_wall_clock
-from fairreplay.trace.read import Block, Order, Reject, SourceFacts, canonical, prepared_records, surveyed
+from fairreplay.trace.read import Block, Order, SourceFacts, canonical, prepared_records, surveyed
+from fairreplay.trace.reject import Reject
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, shown
 
 

@@ -17,6 +17,7 @@ from fairreplay.trace.containers import Content, Read, inspect, records, sample_
 from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
 from fairreplay.trace.pieces import Piece, pieces
+from fairreplay.trace.reject import Reject
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
 from fairreplay.trace.values import iso, rounded_us
@@ -33,26 +34,6 @@ _OWN_COLUMNS: Final = frozenset({"seq", "source"})
 _STAGED: Final = {
     name: pl.Int64() if name in TIME_COLUMNS else dtype for name, dtype in SCHEMA.items() if name != "source"
 }
-
-
-@dataclass(frozen=True)
-class Reject:
-    """A record that was left out: ``line`` is all of it, ``column`` and ``value`` what is wrong with it."""
-
-    row: int
-    column: str | None
-    value: str | None
-    reason: str
-    line: str
-
-    def as_dict(self) -> dict[str, object]:
-        return {
-            "row": self.row,
-            "column": self.column,
-            "value": self.value,
-            "reason": self.reason,
-            "line": self.line,
-        }
 
 
 @dataclass(frozen=True)

@@ -42,23 +42,6 @@ from fairreplay.trace.values import (
     whole,
 )
 
-REASONS: Final = (
-    "unparsable_record",
-    "missing_time",
-    "unparsable_time",
-    "unparsable_number",
-    "missing_tokens",
-    "fractional_tokens",
-    "negative_tokens",
-    "zero_prompt",
-    "contradictory",
-    "scheduled_before_arrival",
-    "first_token_before_arrival",
-    "finish_before_arrival",
-    "finish_before_first_token",
-    "conflicting_duplicate",
-    "ambiguous_join",
-)
 OWN_ID: Final = "{}-{}"
 """For a record without id, of content id and record number: the same on every ingest of the same bytes, and of no
 other record."""

@@ -16,7 +16,7 @@ from fairreplay.config.load import parse_config
 from fairreplay.metrics.entitlement import entitlements
 from fairreplay.metrics.measure import Measured, measure
 from fairreplay.metrics.options import measure_options
-from fairreplay.metrics.scr import nearest_rank, needed
+from fairreplay.metrics.quantiles import nearest_rank, needed
 from tests.metrics.test_naive import CONFIG, requests
 from tests.sandbox.frames import canonical
 

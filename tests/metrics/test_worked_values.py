@@ -16,7 +16,7 @@ from fairreplay.metrics.entitlement import entitlements, protected_weights
 from fairreplay.metrics.measure import Measured, measure
 from fairreplay.metrics.options import measure_options, window_us
 from fairreplay.metrics.preemption import recompute_tax, recovery_s
-from fairreplay.metrics.scr import nearest_rank
+from fairreplay.metrics.quantiles import nearest_rank
 from tests.sandbox.frames import canonical
 
 

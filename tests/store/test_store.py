@@ -18,7 +18,7 @@ from fairreplay.store.manifest import Segment
 from fairreplay.store.outcomes import outcome
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.store.store import Store, create_store, open_store
-from fairreplay.trace.read import Reject
+from fairreplay.trace.reject import Reject
 from fairreplay.trace.schema import SCHEMA
 
 T0 = datetime(2026, 3, 2, 8, tzinfo=UTC)

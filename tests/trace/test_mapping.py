@@ -25,7 +25,8 @@ from fairreplay.trace.formats import FORMATS
 from fairreplay.trace.map_reader import split_path
 from fairreplay.trace.mapping import draft, load_mapping, parse_mapping
 from fairreplay.trace.read import SourceRead, read_source
-from fairreplay.trace.rules import REASONS, Reading
+from fairreplay.trace.reject import REASONS
+from fairreplay.trace.rules import Reading
 from tests.trace.test_nested_fuzz import ODD, places
 
 DATA = Path(__file__).parents[1] / "data"

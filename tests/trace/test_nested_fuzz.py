@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from fairreplay.errors import FairReplayError
 from fairreplay.trace.read import read_source
-from fairreplay.trace.rules import REASONS, Reading
+from fairreplay.trace.reject import REASONS
+from fairreplay.trace.rules import Reading
 
 FIXTURES = Path(__file__).parents[1] / "data" / "formats"
 LOGS = {

@@ -12,7 +12,8 @@ from fairreplay.trace.fields import Columns, Sample
 from fairreplay.trace.formats import FORMATS
 from fairreplay.trace.formats.native import NATIVE
 from fairreplay.trace.formats.vtc import VTC
-from fairreplay.trace.rules import REASONS, Reading, RejectedError, Rules
+from fairreplay.trace.reject import REASONS
+from fairreplay.trace.rules import Reading, RejectedError, Rules
 from fairreplay.trace.schema import COLUMNS
 from fairreplay.trace.values import iso
 
