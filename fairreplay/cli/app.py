@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -23,6 +24,7 @@ from fairreplay.cli import (
     verify,
 )
 
+GC_THRESHOLD = 100_000
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as typer gives it."""
 
@@ -77,6 +79,7 @@ def main() -> None:
     # Freed memory of data frames goes back at once, which halves the resident size of a large replay. Their allocator
     # reads this when polars is first imported.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
+    gc.set_threshold(GC_THRESHOLD)  # imports make many objects and no garbage
     debug = "--debug" in sys.argv[1:]
     try:
         app(standalone_mode=True)
@@ -95,6 +98,8 @@ def main() -> None:
         if debug:
             raise
         _fail(f"internal error: {type(error).__name__}: {error} (run again with --debug and report it)", 70)
+    finally:
+        gc.freeze()  # what a command leaves behind is not searched for garbage at the exit, which takes half a second
 
 
 def _fail(message: str, exit_code: int) -> None:
