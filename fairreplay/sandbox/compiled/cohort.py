@@ -45,7 +45,7 @@ def join(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, phases: Int64s
     tick = e[at.TICK]
     computed = run[slot + at.COMPUTED]
     if e[at.PREFIX]:
-        run[slot + at.JOINED] = computed if run[slot + at.FILLED] >= full_blocks(e, computed) else computed - 1
+        _note_join(e, run, slot)
     run[slot + at.FLAGS] |= at.MEMBER
     run[slot + at.FINISH] = tick + run[slot + at.OUTPUT] - (run[slot + at.KNOWN] - run[slot + at.PROMPT])
     run[slot + at.COMPUTED] = computed - tick
@@ -55,6 +55,20 @@ def join(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, phases: Int64s
     if run[slot + at.FLAGS] & at.HELD == 0:
         _count_growth(e, phases, computed, np.int64(1))
     enter(e, run, calendar, marks, slot)
+
+
+@compiled
+def _note_join(e: Int64s, run: Int64s, slot: int) -> None:
+    computed = run[slot + at.COMPUTED]
+    run[slot + at.JOINED] = computed if run[slot + at.FILLED] >= full_blocks(e, computed) else computed - 1
+
+
+@compiled
+def _note_parting(e: Int64s, run: Int64s, slot: int) -> None:
+    """With async scheduling a block is cached when the sample that fills it has arrived, a pass later."""
+    computed = run[slot + at.COMPUTED]
+    is_cached = e[at.ASYNC] == 0 or run[slot + at.JOINED] == computed
+    run[slot + at.FILLED] = full_blocks(e, computed if is_cached else computed - 1)
 
 
 @inlined
@@ -68,9 +82,7 @@ def part(e: Int64s, run: Int64s, phases: Int64s, slot: int) -> None:
     run[slot + at.COMPUTED] = computed
     run[slot + at.KNOWN] = computed + 1
     if e[at.PREFIX]:
-        # with async scheduling a block is cached when the sample that fills it has arrived, a pass later
-        is_cached = e[at.ASYNC] == 0 or run[slot + at.JOINED] == computed
-        run[slot + at.FILLED] = full_blocks(e, computed if is_cached else computed - 1)
+        _note_parting(e, run, slot)
     run[slot + at.BEST] = computed
     if run[slot + at.FLAGS] & at.HELD == 0:
         _count_growth(e, phases, computed, np.int64(-1))

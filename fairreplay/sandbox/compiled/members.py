@@ -80,12 +80,17 @@ def release(
 @inlined
 def release_counted(e: Int64s, run: Int64s, kept: Int64s, blocks: Int64s, slot: int, owner: int) -> None:
     """As ``release``, where blocks are counted and not kept track of one by one."""
-    owned = run[slot + at.OWNED]
     if e[at.PREFIX]:
-        cached = min(run[slot + at.FILLED], owned)
-        free_run(e, blocks, kept, owner, cached, owned - cached)
+        _release_run(e, run, kept, blocks, slot, owner)
     else:
-        e[at.FREE] += owned
+        e[at.FREE] += run[slot + at.OWNED]
+
+
+@compiled
+def _release_run(e: Int64s, run: Int64s, kept: Int64s, blocks: Int64s, slot: int, owner: int) -> None:
+    owned = run[slot + at.OWNED]
+    cached = min(run[slot + at.FILLED], owned)
+    free_run(e, blocks, kept, owner, cached, owned - cached)
 
 
 @inlined

@@ -289,7 +289,7 @@ def seat(
     return slot
 
 
-@inlined
+@compiled
 def seat_run(e: Int64s, run: Int64s, kept: Int64s, blocks: Int64s, slot: int, request: int, size: int) -> int:
     """Blocks for a request that was looked up last, its hit among them; gives the tokens of the hit."""
     take_run(e, blocks, kept, request, size)
