@@ -6,15 +6,17 @@ Only requests that both sides hold are compared; the rest are counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from fairreplay.causes.episodes import Episode
 from fairreplay.causes.overtaking import overtakes
 from fairreplay.causes.review import Source
 from fairreplay.metrics.load import Ints
+from fairreplay.metrics.measure import of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.metrics.quantiles import nearest_rank
 from fairreplay.metrics.scr import Q
@@ -135,6 +137,20 @@ def review(sources: Sequence[Source], options: MeasureOptions) -> list[Differenc
         for source in sources[1:]
         if source.name != production.name
     ]
+
+
+def of_episode(sources: Sequence[Source], options: MeasureOptions, episode: Episode) -> list[Differences]:
+    """As ``review``, for the requests that arrived in an episode, of its model."""
+    own = [replace(source, outcome=of_model(source.outcome, episode.model)) for source in sources]
+    return review(own, replace(options, since=episode.start, until=episode.end))
+
+
+def gains_and_pays(found: Differences, most: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The tenants whose mean TTFT falls most under the replay, and those whose rises most; at most ``most`` of each."""
+    change = pl.col("ttft_mean_change_us")
+    gains = found.tenants.filter(change < 0).sort(change, "tenant").head(most)
+    pays = found.tenants.filter(change > 0).sort(change, "tenant", descending=[True, False]).head(most)
+    return gains, pays
 
 
 def has_decisions(outcome: pl.DataFrame) -> bool:

@@ -28,6 +28,7 @@ from fairreplay.cli.period import period
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fairreplay.causes.differences import Differences
     from fairreplay.causes.episodes import Episode
     from fairreplay.causes.verdict import Recommendation, Verdict
 
@@ -39,6 +40,7 @@ SHORT = {
 }
 METRICS = ("scr", "jfi", "tfr")
 TENANTS_SHOWN = 12
+TENANTS_OF_A_SIDE = 6
 
 
 def explain(
@@ -61,6 +63,7 @@ def explain(
     quiet: QuietOption = False,
 ) -> None:
     """Say why an episode happened: the log's evidence, the sandbox's counterfactuals, and what would have helped."""
+    from fairreplay.causes.differences import of_episode
     from fairreplay.causes.review import explained, period_of, production, sources
     from fairreplay.causes.verdict import document as verdict_document
     from fairreplay.cli.episodes import document
@@ -80,14 +83,21 @@ def explain(
     wanted = pick(production(found).episodes, episode)
     judged = production(explained(found, settings, options, only=wanted.id, jobs=jobs))
     told = next(one for one in judged.episodes if one.id == wanted.id)
+    differ = of_episode(found, options, told)
     if output is not None:
         written = write_ticket(told, output)
         note(f"written: {written}", quiet=quiet or json)
     if json:
         verdict = told.verdict
-        out_json({"episode": document(told), "verdict": None if verdict is None else verdict_document(verdict)})
+        out_json(
+            {
+                "episode": document(told),
+                "verdict": None if verdict is None else verdict_document(verdict),
+                "differences": [_document(one) for one in differ],
+            }
+        )
     elif not quiet and output is None:
-        out(explanation(told))
+        out("\n\n".join([explanation(told), *map(_differences, differ)]))
 
 
 def pick(episodes: Sequence[Episode], name: str) -> Episode:
@@ -198,6 +208,36 @@ def _judges(verdict: Verdict) -> str:
         ]
         rows.append([cause, *log, *shares, _share(verdict.shares, cause)])
     return table(columns, rows)
+
+
+def _differences(one: Differences) -> str:
+    """Who would gain and who would pay under another policy."""
+    from fairreplay.causes.differences import gains_and_pays
+
+    against = f"{one.production} (simulated baseline)" if one.simulated else one.production
+    others = one.only_production + one.only_replay
+    said = f"Under {one.policy} against {against}: {one.requests} requests that both hold"
+    said += f" ({others} that only one does)" if others else ""
+    if one.pairs:
+        said += f", {one.inversions / one.pairs:.0%} of the pairs in the other order"
+    columns = ("", "tenant", "requests", "TTFT P50 s", "TTFT P90 s", "mean change s", "refused")
+    rows: list[list[object]] = []
+    for what, tenants in zip(("gains", "pays"), gains_and_pays(one, TENANTS_OF_A_SIDE), strict=True):
+        for row in tenants.to_dicts():
+            quantiles = [
+                f"{row[f'ttft_{q}_us_production'] / 1e6:.2f} -> {row[f'ttft_{q}_us_replay'] / 1e6:.2f}"
+                for q in ("p50", "p90")
+            ]
+            refused = f"{row['refused_production']} -> {row['refused_replay']}"
+            change = f"{row['ttft_mean_change_us'] / 1e6:+.2f}"
+            rows.append([what, row["tenant"], row["requests"], *quantiles, change, refused])
+    return printable(said) + ("\n" + table(columns, rows) if rows else ": nobody's TTFT changes")
+
+
+def _document(one: Differences) -> dict[str, Any]:
+    names = ("requests", "only_production", "only_replay", "ordered_by", "ordered", "pairs", "inversions")
+    head = {"production": one.production, "policy": one.policy, "simulated": one.simulated}
+    return head | {name: getattr(one, name) for name in names} | {"tenants": one.tenants.to_dicts()}
 
 
 def _replays(verdict: Verdict) -> str:

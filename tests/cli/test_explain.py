@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,58 @@ def test_the_explanation_in_the_terminal(arena: tuple[object, ...]) -> None:
     assert "preemption_thrash: the log has no preemption counts" in text
     assert "Recommended against burst: Share the cluster among tenants (vtc)" in text
     assert max(len(line) for line in text.splitlines() if line.startswith(("-", "burst  ", "SCR"))) <= 100
+
+
+def mean_change_of_the_real_logs(since_s: float, until_s: float) -> dict[str, float]:
+    """By tenant: mean TTFT of the real VTC run minus that of the FCFS run, over the arrivals of a span."""
+    runs = []
+    for policy in ("fcfs", "vtc"):
+        rows = json.loads((ARENA / f"vtc_arena.{policy}.jsonl").read_text())["result"]["responses"]
+        runs.append(sorted(rows, key=lambda row: (row["req_time"], row["adapter_dir"])))
+    changes: dict[str, list[float]] = {}
+    for before, after in zip(*runs, strict=True):
+        assert (before["adapter_dir"], before["req_time"]) == (after["adapter_dir"], after["req_time"])
+        if since_s <= before["req_time"] < until_s:
+            later = after["first_token_latency"] - before["first_token_latency"]
+            changes.setdefault(before["adapter_dir"], []).append(later)
+    return {tenant: sum(some) / len(some) for tenant, some in changes.items()}
+
+
+def test_who_would_gain_and_who_would_pay(tmp_path: Path) -> None:
+    """Under vtc whoever flooded the queue most waits longer, and those who stood behind do not."""
+    store = tmp_path / "store"
+    place = ("--store", store, "--config", ARENA / "vtc_arena.toml")
+    run("ingest", ARENA / "vtc_arena.fcfs.jsonl", "--store", store, "--quiet")
+    run("replay", "--policy", "vtc", "--quiet", *place)
+    told = json.loads(run("explain", "ep-e79b", "--json", *place))
+    (vtc,) = told["differences"]
+    assert (vtc["production"], vtc["policy"], vtc["simulated"]) == ("logged", "vtc", False)
+    # the same by hand: means over the requests that arrived in the episode
+    opened = open_store(store)
+    (name,) = opened.replay_names()
+    start, end = (datetime.fromisoformat(told["episode"][key]) for key in ("start", "end"))
+    production = {row["request_id"]: row for row in opened.requests(start, end).to_dicts()}
+    replayed = {row["request_id"]: row for row in opened.replay_requests(name).to_dicts()}
+    changes: dict[str, list[float]] = {}
+    for request, row in production.items():
+        later = (replayed[request]["first_token_at"] - row["first_token_at"]).total_seconds()
+        changes.setdefault(row["tenant"], []).append(later)
+    means = {tenant: sum(some) / len(some) for tenant, some in changes.items()}
+    assert vtc["requests"] == len(production)
+    for row in vtc["tenants"]:
+        assert row["ttft_mean_change_us"] / 1e6 == pytest.approx(means[row["tenant"]], abs=1e-6)
+    assert max(means, key=means.__getitem__) == told["episode"]["signatures"]["burst"]["tenants"][0]
+    # and a real VTC scheduler, which served the same requests, made the same two pay, within three seconds
+    real = mean_change_of_the_real_logs(120, 660)
+    assert {name for name, mean in means.items() if mean > 0} == {name for name, mean in real.items() if mean > 0}
+    assert all(abs(means[name] - mean) < 3 for name, mean in real.items() if mean > 0)
+    text = run("explain", "ep-e79b", *place)
+    assert f"Under vtc against logged: {len(production)} requests that both hold" in text
+    lines = [line for line in text.splitlines() if line.startswith(("gains  ", "pays   "))]
+    gainer, payer = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+    assert lines[0].split()[1] == gainer
+    assert next(line for line in lines if line.startswith("pays")).split()[1] == payer
+    assert max(map(len, lines)) <= 100
 
 
 def test_explain_as_json_and_markdown(arena: tuple[object, ...], tmp_path: Path) -> None:
