@@ -50,6 +50,8 @@ from fairreplay.store.store import Store
 from fairreplay.trace.schema import TIMESTAMP
 
 US_PER_SECOND: Final = 1_000_000
+KEPT_COLUMNS: Final = ("request_id", "arrived_at", "prompt_tokens", "output_tokens")
+"""What is still read of the load once its replicas are planned."""
 SEMANTICS: Final = 1
 """Raised whenever the same load and config would replay differently, so that older replays are stale."""
 
@@ -120,6 +122,7 @@ def replay(
                 try_rank(policy, tasks[-1].workload)
         count = len(replicas)
         del replicas  # what is done is let go
+        load = replace(load, frame=load.frame.select(KEPT_COLUMNS))
         done = run_tasks(tasks, lambda shard, watch: _run_shard(load, shard, watch), _size, jobs, progress)
         with closing(done):
             for policy in chosen:
@@ -250,11 +253,11 @@ def _gathered(replicas: Sequence[Replayed]) -> Replayed:
 
 
 def _request_rows(load: Load, shard: Shard, result: EngineResult) -> pl.DataFrame:
-    """The replay's rows of one replica, with their row number in the load."""
+    """The replay's rows of one replica, with their row number in the load where there are others."""
     ids = load.frame["request_id"]
     is_all = len(shard.rows) == len(ids)
     columns = {
-        "row": pl.Series(shard.rows, dtype=pl.Int64),
+        **({} if is_all else {"row": pl.Series(shard.rows, dtype=pl.Int64)}),
         "request_id": ids if is_all else ids.gather(shard.rows),
         "replica": _named([shard.replica], np.zeros(len(shard.rows), np.int64)),
         "scheduled_at": _instants(result.scheduled_ps, load.start_us),
