@@ -14,7 +14,7 @@ import polars as pl
 
 from fairreplay.causes.episodes import Episode
 from fairreplay.causes.overtaking import overtakes
-from fairreplay.causes.review import Source
+from fairreplay.causes.review import Source, inside
 from fairreplay.metrics.load import Ints
 from fairreplay.metrics.measure import of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -127,8 +127,8 @@ def review(sources: Sequence[Source], options: MeasureOptions) -> list[Differenc
         production = baseline
     return [
         differences(
-            _inside(production.outcome, options),
-            _inside(source.outcome, options),
+            inside(production.outcome, options),
+            inside(source.outcome, options),
             options,
             production_name=production.name,
             policy=source.name,
@@ -326,12 +326,3 @@ def _largest(table: pl.DataFrame) -> pl.DataFrame:
     changed = table.filter((pl.col("ttft_us_change").abs() > 0) | (pl.col("finish_us_change").abs() > 0))
     by = [pl.col("ttft_us_change").abs().fill_null(0), pl.col("finish_us_change").abs().fill_null(0)]
     return changed.sort(*by, "arrived_at", "request_id", descending=[True, True, False, False]).head(LARGEST)
-
-
-def _inside(rows: pl.DataFrame, options: MeasureOptions) -> pl.DataFrame:
-    """The rows that arrived in the period."""
-    if options.since is not None:
-        rows = rows.filter(pl.col("arrived_at") >= options.since)
-    if options.until is not None:
-        rows = rows.filter(pl.col("arrived_at") < options.until)
-    return rows

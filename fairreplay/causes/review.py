@@ -90,6 +90,15 @@ def sources(store: Store, config: Config, options: MeasureOptions) -> list[Sourc
     return made
 
 
+def inside(rows: pl.DataFrame, options: MeasureOptions) -> pl.DataFrame:
+    """The rows that arrived in the period of ``options``."""
+    if options.since is not None:
+        rows = rows.filter(pl.col("arrived_at") >= options.since)
+    if options.until is not None:
+        rows = rows.filter(pl.col("arrived_at") < options.until)
+    return rows
+
+
 def production(found: Sequence[Source]) -> Source:
     """What stands for production: the log, or its baseline replay where the log holds arrivals only."""
     logged = found[0]

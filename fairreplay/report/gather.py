@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.causes.review import Source, explained, period_of, production, sources
+from fairreplay.causes.review import Source, explained, inside, period_of, production, sources
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -36,7 +36,7 @@ def report_document(
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]
     common = _common(logged.outcome, [source.outcome for source in found[1:]])
-    if len(_inside(common, options)) < len(facts[0].outcome):
+    if len(inside(common, options)) < len(facts[0].outcome):
         facts.insert(1, _facts(_over_common(logged, common, config, options), config, options))
     return build(
         config=config,
@@ -56,7 +56,7 @@ def _facts(source: Source, config: Config, options: MeasureOptions) -> SourceFac
         role=role,
         policy=source.policy,
         config_hash=None if source.replay is None else source.replay.rpartition("-")[2],
-        outcome=_inside(source.outcome, options),
+        outcome=inside(source.outcome, options),
         measured=source.measured,
         whole=measure(source.outcome, config, replace(options, window_us=WHOLE_PERIOD), source.name, targets),
     )
@@ -73,12 +73,3 @@ def _common(logged: pl.DataFrame, replays: Sequence[pl.DataFrame]) -> pl.DataFra
     for rows in replays:
         logged = logged.join(rows, on="request_id", how="semi", maintain_order="left")
     return logged
-
-
-def _inside(rows: pl.DataFrame, options: MeasureOptions) -> pl.DataFrame:
-    """The rows that arrived in the period."""
-    if options.since is not None:
-        rows = rows.filter(pl.col("arrived_at") >= options.since)
-    if options.until is not None:
-        rows = rows.filter(pl.col("arrived_at") < options.until)
-    return rows
