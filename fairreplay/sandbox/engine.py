@@ -38,7 +38,20 @@ NO_REASON: Final = 0
 NEVER_FITS: Final = 1
 LIVELOCK: Final = 2
 TOO_LONG: Final = 3
-REASON_NAMES: Final = {NO_REASON: "", NEVER_FITS: "never_fits", LIVELOCK: "livelock", TOO_LONG: "too_long"}
+RATE_LIMITED: Final = 4
+REASON_NAMES: Final = {
+    NO_REASON: "",
+    NEVER_FITS: "never_fits",
+    LIVELOCK: "livelock",
+    TOO_LONG: "too_long",
+    RATE_LIMITED: "rate_limited",
+}
+
+VICTIMS: Final = ("last", "priority", "least-computed")
+"""Who loses its KV blocks when they run out: see ``EngineSettings.victim``."""
+
+QUANTILES: Final = (50, 90, 99)
+"""What TTFT targets are given for."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +95,9 @@ class TypeFloors:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy's name and parameters, as integers.
+    """A policy's name and parameters, as integers; each policy's file says which of them it reads.
 
-    ``type_rank[k]`` orders request types for ``type-priority``; costs are service units a token for ``vtc``.
+    ``type_rank[k]`` orders request types for ``type-priority``; costs are service units a token.
     """
 
     name: str = "fcfs"
@@ -96,6 +109,26 @@ class PolicySpec:
     """For the policy ``user`` alone."""
     floors: TypeFloors | None = None
     """Enforced ahead of any policy's rank."""
+    slo_ps: tuple[tuple[int, int, int], ...] = ()
+    """By tenant index: the TTFT targets of ``QUANTILES``, for the policies that know deadlines."""
+    quantile: int = 2
+    """Place in ``QUANTILES`` of the one target that a deadline is made of."""
+    quantiles: tuple[int, ...] = (0, 1, 2)
+    """Places in ``QUANTILES`` of the targets that ``quantile`` weighs, upward."""
+    history: int = 100
+    """Of how many of a tenant's last requests ``quantile`` counts the misses."""
+    gamma_ps: int = 0
+    """By how much a deadline of ``quantile`` moves back with each doubling of its tenant's service."""
+    alpha_ps: int = 0
+    """By how much a deadline of ``qoserve`` moves back with each prompt token."""
+    slack_ps: int = 0
+    """Under ``wfq+edf`` a head goes first once its deadline is closer than this."""
+    quantum: int = 512
+    """Tokens that a tenant of weight 1 may spend at each visit of ``drr``."""
+    predicted_output: int = 128
+    """Output tokens that ``wfq`` expects of a tenant of which none has finished yet."""
+    rpm: int = 20
+    """Requests of a tenant that ``rpm-limit`` lets through in any 60 s."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +156,12 @@ class EngineSettings:
     prefill_interval: int = 10
     reserve_full_kv: bool = False
     """Admission holds the whole KV of a request (prompt and output) from the start."""
+    victim: str = ""
+    """One of ``VICTIMS``; empty: ``priority`` under the policy of that name, else ``last``, as vLLM does.
+
+    ``last`` is the end of the running list, ``priority`` the largest (priority, arrival), ``least-computed`` the
+    fewest computed tokens, of equals the latest of the running list.
+    """
 
 
 @dataclass(frozen=True)
@@ -157,6 +196,8 @@ class Workload:
     tenants: tuple[str, ...]
     """Sorted by name: some policies break ties by tenant index."""
     types: tuple[str, ...]
+    over_limit: Int64s | None = None
+    """1 for requests that ``rpm-limit`` refuses; None: reckoned from this workload alone."""
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
@@ -206,6 +247,11 @@ class Step:
 OnStep = Callable[[Step], None]
 
 
+def victim_rule(settings: EngineSettings) -> str:
+    """Who loses its blocks under these settings: one of ``VICTIMS``."""
+    return settings.victim or ("priority" if settings.policy.name == "priority" else "last")
+
+
 def check_plan(plan: Plan) -> None:
     """Refuse a plan that no engine can run.
 
@@ -226,6 +272,8 @@ def check_plan(plan: Plan) -> None:
             raise ValueError("async_scheduling does not go with prefill-first batching")
         if (settings.policy.name == "user") != (settings.policy.rank is not None):
             raise ValueError(f'policy {settings.policy.name!r}: a user\'s rank goes with the policy "user"')
+        if settings.victim and settings.victim not in VICTIMS:
+            raise ValueError(f"victim {settings.victim!r}: must be one of {', '.join(VICTIMS)}")
         if settings.policy.floors is not None and settings.policy.floors.window_ps < 1:
             raise ValueError("type floors need a window of at least 1 ps")
         for name in ("block_size", "enable_prefix_caching", "async_scheduling"):

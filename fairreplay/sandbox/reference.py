@@ -36,6 +36,7 @@ from fairreplay.sandbox.engine import (
     StepTime,
     Workload,
     check_plan,
+    victim_rule,
 )
 from fairreplay.sandbox.floors import SoftFloors
 from fairreplay.sandbox.kv import CountedKv, PrefixKv
@@ -127,6 +128,7 @@ class _Engine:
         self.settings: EngineSettings = plan.settings[0][1]
         self.settings_next = 1
         self.weights_next = 1
+        self.victims = victim_rule(self.settings)
         self.floors: SoftFloors | None = None
         self.policy: Policy = self._make_policy(plan.weights[0][1])
         self.queues = WaitingQueues(workload)
@@ -220,6 +222,8 @@ class _Engine:
                 self._refuse(request, TOO_LONG)
             elif not self._ever_fits(request):
                 self._refuse(request, NEVER_FITS)
+            elif reason := self.policy.refuses(index):
+                self._refuse(request, reason)
             else:
                 self.policy.on_arrival(index)
                 self._enqueue(request)
@@ -232,9 +236,11 @@ class _Engine:
             self.settings_next += 1
         while self.weights_next < len(self.plan.weights) and self.plan.weights[self.weights_next][0] <= self.clock:
             self.policy.weights = self.plan.weights[self.weights_next][1]
+            self.policy.on_weights()
             self.weights_next += 1
         if self.settings is before:
             return
+        self.victims = victim_rule(self.settings)
         if self.settings.policy != before.policy:
             self._change_policy()
         if self.settings.num_gpu_blocks != before.num_gpu_blocks:
@@ -252,12 +258,23 @@ class _Engine:
         policy = User(spec, self.workload) if spec.rank else POLICIES[spec.name](spec, self.workload)
         policy.weights = weights
         policy.head_state = self._head_state
+        policy.cached_tokens = self._cached_tokens
         self.floors = SoftFloors(spec.floors, self.workload) if spec.floors else None
         return policy
 
     def _head_state(self, index: int) -> HeadState:
         request = self.requests[index]
-        return HeadState(self.clock, request.known, request.preemptions, len(self.queues), len(self.running))
+        return HeadState(
+            now_ps=self.clock,
+            known_tokens=request.known,
+            preemptions=request.preemptions,
+            waiting=len(self.queues),
+            running=len(self.running),
+            prefill_token_ps=self.settings.step_time.prefill_token,
+        )
+
+    def _cached_tokens(self, index: int) -> int:
+        return self.kv.hit(index, self.requests[index].known).count * self.settings.block_size
 
     def _change_policy(self) -> None:
         """The new policy starts with fresh counters and sees the waiting requests arrive in order."""
@@ -341,7 +358,7 @@ class _Engine:
                 batch.append(request)
                 budget -= tokens
                 continue
-            if not self.policy.preempts_by_priority:
+            if self.victims == "last":
                 break
         return batch, budget
 
@@ -363,6 +380,8 @@ class _Engine:
             watermark = settings.watermark_blocks if self.running else 0
             if checked - hit.count + hit.evictable + watermark > self.kv.free:
                 break
+            if not request.admitted:
+                self.policy.on_admit(request.index, cached)
             self._leave_queue(request)
             self.kv.admit(request.index, hit, blocks)
             request.computed = cached
@@ -373,7 +392,6 @@ class _Engine:
                 request.admitted = True
                 self.cached[request.index] = cached
                 self.scheduled_ps[request.index] = self.clock
-                self.policy.on_admit(request.index)
                 if self.floors:
                     self.floors.on_admit(request.index)
             self.running.append(request)
@@ -382,8 +400,10 @@ class _Engine:
         return batch
 
     def _victim(self) -> _Request:
-        if self.policy.preempts_by_priority:
+        if self.victims == "priority":
             return max(self.running, key=lambda request: (request.priority, request.arrival))
+        if self.victims == "least-computed":
+            return min(reversed(self.running), key=lambda request: request.computed)
         return self.running[-1]
 
     def _preempt(self, victim: _Request) -> None:
@@ -452,6 +472,7 @@ class _Engine:
                     self.floors.on_tokens(index, 1)
             if self.first_token_ps[index] == NEVER:
                 self.first_token_ps[index] = self.clock
+                self.policy.on_first_token(index, self.clock - request.arrival)
             if request.sampled >= request.output:
                 self._finish(request)
 
@@ -465,6 +486,7 @@ class _Engine:
         self.finished_ps[request.index] = self.clock
         self.status[request.index] = OK
         self.finished.append(request.index)
+        self.policy.on_finish(request.index, request.sampled)
 
     def _refuse(self, request: _Request, reason: int) -> None:
         """A request that is not (or no longer) in any queue is turned away for good."""

@@ -8,18 +8,18 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, refuse, victim_of
 from fairreplay.sandbox.compiled.prefix import resize_cache
+from fairreplay.sandbox.compiled.ranking import forget_ranks
 from fairreplay.sandbox.compiled.segments import bury_run, resize_runs
+from fairreplay.sandbox.compiled.service import Int32s, queue_of
 from fairreplay.sandbox.compiled.waiting import (
-    Int32s,
     clear_queues,
     greet,
     oldest_waiting,
     push,
-    queue_of,
     remove,
     waits,
 )
-from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, TOO_LONG, Int64s
+from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, RATE_LIMITED, TOO_LONG, Int64s
 
 
 @inlined
@@ -46,6 +46,7 @@ def apply_changes(
     active: Int64s,
     queue_rows: Int64s,
     queue_facts: Int64s,
+    misses: Int64s,
     way: Int32s,
     blocks: Int64s,
     table: Int64s,
@@ -72,15 +73,21 @@ def apply_changes(
         oldest = oldest_waiting(e, queues, active) if e[at.WAITING] > 0 else e[at.NEXT_ARRIVAL]
         e[at.FLOOR_ENDS] = at.HORIZON_PS
         clear_queues(e, queues, queue_facts)
+        if e[at.POLICY] == at.QUANTILE:
+            for place in range(len(misses)):
+                misses[place] = 0
         for request in range(oldest, e[at.NEXT_ARRIVAL]):
             if waits(way, request):
+                kept[request * at.KEPT + at.KEPT_TAG] = at.NONE
                 greet(e, queues, active, queue_rows, request)
                 push(e, queues, active, queue_rows, way, prompt, request)
         slot = run[at.NEXT]
         while slot != 0:
             queue = queue_of(e, queue_rows, run[slot + at.REQUEST])
+            kept[run[slot + at.REQUEST] * at.KEPT + at.KEPT_TAG] = at.NONE
             run[slot + at.FLAGS] = (run[slot + at.FLAGS] & ((1 << at.FLAG_BITS) - 1)) | (queue << at.FLAG_BITS)
             slot = run[slot + at.NEXT]
+    forget_ranks(e, queues, active, np.int64(at.NONE))
     if e[at.USABLE] == usable:
         return
     if e[at.PREFIX] == at.BLOCKS:
@@ -138,6 +145,9 @@ def take_arrivals(
         if e[at.MODEL_LEN_VARIES]:
             cut[request] = min(cut[request], max(0, e[at.MODEL_LEN] - prompt[request]))
         reason = refusal(e, prompt, cut, request)
+        is_limited = e[at.POLICY] == at.RPM_LIMIT and queues[queue_of(e, queue_rows, request) + at.TARGET] != 0
+        if is_limited and reason == NO_REASON:
+            reason = RATE_LIMITED
         if reason != NO_REASON:
             refuse(e, out, way, request, reason)
         else:

@@ -15,11 +15,13 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.calendar import PLACES_MIN
 from fairreplay.sandbox.compiled.kernel import advance
+from fairreplay.sandbox.compiled.service import Int32s
 from fairreplay.sandbox.compiled.user_rank import compile_rank
-from fairreplay.sandbox.compiled.waiting import Int32s
 from fairreplay.sandbox.engine import (
     NEVER,
+    QUANTILES,
     UNFINISHED,
+    WEIGHT_SCALE,
     EngineResult,
     EngineSettings,
     Int64s,
@@ -28,12 +30,16 @@ from fairreplay.sandbox.engine import (
     UserRank,
     Workload,
     check_plan,
+    victim_rule,
 )
+from fairreplay.sandbox.policies.deadlines import LOG_BITS, allowance
+from fairreplay.sandbox.policies.rpm_limit import limited
 from fairreplay.sandbox.policies.user import failed
 
 PASSES_A_CALL: Final = 200_000
 """Passes between two moments at which progress is told and an interrupt is noticed."""
 COUNTER_MAX: Final = 2.0**62
+MAX_PS: Final = 2.0**63 - 2.0**56
 ROWS: Final = 4096
 """Rows of step sums that the kernel gathers between two calls."""
 POLICY_CODES: Final = {
@@ -43,6 +49,19 @@ POLICY_CODES: Final = {
     "type-priority": at.TYPE_PRIORITY,
     "sjf": at.SJF,
     "user": at.USER,
+    "drr": at.DRR,
+    "wfq": at.WFQ,
+    "edf": at.EDF,
+    "wfq+edf": at.WFQ_EDF,
+    "quantile": at.QUANTILE,
+    "qoserve": at.QOSERVE,
+    "round-robin": at.ROUND_ROBIN,
+    "rpm-limit": at.RPM_LIMIT,
+}
+VICTIM_CODES: Final = {
+    "last": at.LAST_VICTIM,
+    "priority": at.PRIORITY_VICTIM,
+    "least-computed": at.LEAST_VICTIM,
 }
 
 Progress = Callable[[int], None]
@@ -160,6 +179,8 @@ def _run_plan(
     queues = np.zeros(entries * at.QUEUE, np.int64)
     active = np.zeros(entries, np.int64)
     head = np.zeros(at.HEAD_FIELDS + 1, np.int64)
+    histories = [state.policy.history for _, state in plan.settings if state.policy.name == "quantile"]
+    misses = np.zeros(max(histories, default=0) * len(workload.tenants) or 1, np.int64)
     blocks, table, own, found, chains, chain_table = _prefix_cache(e, workload, plan, cut, slots, prefix_caching)
     longest = int(cut.max(initial=0))
     calendar = np.zeros(max(PLACES_MIN, 1 << (longest + 1).bit_length()), np.int64)
@@ -177,8 +198,8 @@ def _run_plan(
     while not done:
         done = advance(
             e, run_, free_slots, batch, flights, parts, dues, calendar, marks, phases, out, way, kept, queues, active,
-            head, queue_rows, queue_facts, blocks, table, own, found, chains, chain_table, prefix_start, prefix_ids,
-            workload.prefix_block_tokens, settings, weights_at, weights, arrival, prompt, cut, priority,
+            head, queue_rows, queue_facts, misses, blocks, table, own, found, chains, chain_table, prefix_start,
+            prefix_ids, workload.prefix_block_tokens, settings, weights_at, weights, arrival, prompt, cut, priority,
             request_weight, sums, rows, PASSES_A_CALL,
         )  # fmt: skip
         gathered.append(rows[: e[at.ROWS]].copy())
@@ -219,16 +240,28 @@ def _read_only(numbers: Int64s) -> Int64s:
 
 
 def _check_counters(workload: Workload, plan: Plan) -> None:
-    """Service counters are int64; the plain engine's are unbounded, so what would not fit is refused."""
-    specs = {settings.policy for _, settings in plan.settings if settings.policy.name in ("vtc", "user")}
-    if not specs:
-        return
+    """Counters are int64; the plain engine's are unbounded, so what would not fit is refused."""
     inverse = np.max([weights for _, weights in plan.weights], axis=0)[workload.tenant]
-    inverse = np.maximum(inverse, workload.request_weight)
-    for spec in specs:
-        cost = spec.prompt_cost * workload.prompt_tokens + spec.output_cost * workload.output_tokens
-        if float((cost * inverse.astype(np.float64)).sum()) > COUNTER_MAX:
+    inverse = np.maximum(inverse, workload.request_weight).astype(np.float64)
+    outputs = workload.output_tokens
+    for spec in {settings.policy for _, settings in plan.settings}:
+        most = 0.0
+        if counts_service(spec):
+            most = float(((spec.prompt_cost * workload.prompt_tokens + spec.output_cost * outputs) * inverse).sum())
+        elif spec.name in ("wfq", "wfq+edf"):
+            expected = max(spec.predicted_output, int(outputs.max(initial=0)))
+            most = float(((spec.prompt_cost * workload.prompt_tokens + spec.output_cost * expected) * inverse).sum())
+        elif spec.name == "drr":
+            most = float((workload.prompt_tokens * inverse).sum())
+            most = max(most, most / (spec.quantum * WEIGHT_SCALE) * len(workload.tenants))
+        if most > COUNTER_MAX:
             raise OverflowError("a tenant's weight is too small for its service to be counted in 64 bits")
+        if not spec.slo_ps:
+            continue
+        latest = float(workload.arrival_ps.max(initial=0)) + max(max(slo) for slo in spec.slo_ps)
+        latest += spec.alpha_ps * float(workload.prompt_tokens.max(initial=0)) + spec.gamma_ps * 64.0
+        if latest > MAX_PS or spec.gamma_ps * 64.0 * (1 << LOG_BITS) > MAX_PS:
+            raise OverflowError("deadlines lie further away than 104 days: a target, alpha or gamma is too large")
 
 
 def _cut_outputs(workload: Workload, plan: Plan) -> Int64s:
@@ -241,6 +274,15 @@ def _cut_outputs(workload: Workload, plan: Plan) -> Int64s:
 
 
 # ---- settings and queues ----
+
+
+BY_HEAD: Final = frozenset({"sjf", "user", "drr", "wfq", "wfq+edf", "qoserve", "round-robin"})
+"""Policies under which heads of one tenant can differ in rank: a queue for each (tenant, type, priority)."""
+
+
+def counts_service(spec: PolicySpec) -> bool:
+    """Whether tenants' service is counted token by token."""
+    return spec.name in ("vtc", "user") or (spec.name == "quantile" and spec.gamma_ps > 0)
 
 
 @dataclass(frozen=True)
@@ -263,7 +305,8 @@ def _settings_table(workload: Workload, plan: Plan, addresses: dict[UserRank, in
         if spec not in queues:
             queues[spec] = _queues(workload, spec)
         address = addresses[spec.rank] if spec.rank else 0
-        _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address)
+        tenants = len(workload.tenants)
+        _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address, tenants)
     widest = max(kept.facts.shape[1] for kept in queues.values())
     facts = np.zeros((len(queues), at.QUEUE_FACTS, widest), np.int64)
     rows = np.zeros(
@@ -282,11 +325,16 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
         return _Queues(None, np.zeros((at.QUEUE_FACTS, 1), np.int64))
     places = np.array([*spec.type_rank, *[len(spec.type_rank)] * len(workload.types)], np.int64)
     rank = {"priority": workload.priority, "type-priority": places[workload.type]}.get(spec.name)
-    by_tenant = spec.name in ("vtc", "sjf", "user")
-    by_all = spec.name in ("sjf", "user")
+    by_all = spec.name in BY_HEAD
+    by_tenant = by_all or spec.name in ("vtc", "quantile")
     nothing = np.zeros(len(workload), np.int64)
+    target: Int64s | None = None  # by request: what tells its queue from others beside the keys below
+    if spec.name == "rpm-limit":
+        target = limited(workload, spec.rpm)
+    elif spec.name in ("edf", "qoserve", "wfq+edf"):
+        target = np.array([slo[spec.quantile] for slo in spec.slo_ps], np.int64)[workload.tenant]
     if spec.name == "vtc" and not spec.floors:
-        number, first = workload.tenant, np.zeros((4, len(workload.tenants)), np.int64)
+        number, first = workload.tenant, np.zeros((5, len(workload.tenants)), np.int64)
         first[1] = np.arange(len(workload.tenants))
     else:
         keys = np.stack(
@@ -295,19 +343,25 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
                 workload.tenant if by_tenant else nothing,
                 workload.type if by_all or spec.floors else nothing,
                 workload.priority if by_all else nothing,
+                nothing if target is None else target,
             ]
         )
         first, inverse = np.unique(keys, axis=1, return_inverse=True)
         number = inverse.reshape(-1).astype(np.int64)
     count = first.shape[1]
-    counts_apart = spec.name == "user" or (spec.name == "vtc" and spec.floors is not None)
+    one_each = count == len(workload.tenants) and len(np.unique(first[1])) == count and spec.name != "user"
+    counts_apart = by_tenant and spec.name != "sjf" and not one_each
     tenants = len(workload.tenants) if counts_apart else 0
     types = len(workload.types) if spec.floors else 0
     facts = np.zeros((at.QUEUE_FACTS, count + tenants + types), np.int64)
     facts[0, :count] = first[0]
     facts[1, :count] = count + first[1] if counts_apart else np.arange(count)
     facts[2, :count] = count + tenants + first[2]
-    facts[3:6, :count] = first[1:4]
+    facts[3:7, :count] = first[1:5]
+    facts[3, count : count + tenants] = np.arange(tenants)
+    if spec.name == "quantile":
+        for entries in (slice(count), slice(count, count + tenants)):
+            facts[7:10, entries] = np.array(spec.slo_ps, np.int64).T[:, facts[3, entries]]
     facts[1, count:] = np.arange(count, count + tenants + types)
     if spec.floors:
         shares = [*spec.floors.shares, *[0] * types][:types]
@@ -316,7 +370,7 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
 
 
 def _fill_settings(
-    row: Int64s, at_ps: int, settings: EngineSettings, number: int, queues: _Queues, rank_address: int
+    row: Int64s, at_ps: int, settings: EngineSettings, number: int, queues: _Queues, rank_address: int, tenants: int
 ) -> None:
     time, spec = settings.step_time, settings.policy
     power_of_two = settings.block_size & (settings.block_size - 1) == 0
@@ -345,15 +399,30 @@ def _fill_settings(
         at.ENTRIES: queues.facts.shape[1],
         at.PROMPT_COST: spec.prompt_cost,
         at.OUTPUT_COST: spec.output_cost,
-        at.LIFT: spec.lift,
-        at.SERVED: spec.name in ("vtc", "user"),
+        at.LIFT: spec.lift and counts_service(spec) and spec.name != "user",
+        at.SERVED: counts_service(spec),
         at.FIRST_TYPE: queues.first_type,
         at.FLOOR_WINDOW: spec.floors.window_ps if spec.floors else 0,
-        at.DYNAMIC: spec.name in ("vtc", "user") or spec.floors is not None,
+        at.DYNAMIC: counts_service(spec) or spec.name in ("wfq+edf", "qoserve") or spec.floors is not None,
         at.RANK_ADDRESS: rank_address,
         at.SHIFT: settings.block_size.bit_length() - 1 if power_of_two else at.NONE,
+        at.VICTIM: VICTIM_CODES[victim_rule(settings)],
+        at.BY_NAME: spec.name in ("vtc", "wfq", "wfq+edf"),
+        at.LISTENS: spec.name in ("wfq", "wfq+edf", "quantile"),
+        at.ARRIVALS: (spec.lift and counts_service(spec)) or spec.name in ("wfq", "wfq+edf", "rpm-limit"),
+        at.TENANTS: tenants,
+        at.QUANTUM: spec.quantum * WEIGHT_SCALE,
+        at.PREDICTED: spec.predicted_output,
+        at.SLACK: spec.slack_ps,
+        at.ALPHA: spec.alpha_ps,
+        at.GAMMA: spec.gamma_ps,
+        at.HISTORY: spec.history,
+        at.WIDEST: spec.quantiles[-1],
         at.AT_PS: at_ps,
     }
+    for place, q in enumerate(QUANTILES):
+        counts = place in spec.quantiles
+        values[at.ALLOWED_50 + place] = allowance(q, spec.history) if counts else at.NO_CAP
     for name, value in values.items():
         row[name - at.SETTINGS] = value
 

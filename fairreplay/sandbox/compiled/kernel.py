@@ -18,6 +18,7 @@ from fairreplay.sandbox.compiled.leaping import PASSES_OF_HOLD, cohort_pass
 from fairreplay.sandbox.compiled.members import refuse_anywhere
 from fairreplay.sandbox.compiled.prefix import first_blocks, number_chains
 from fairreplay.sandbox.compiled.segments import first_run
+from fairreplay.sandbox.compiled.service import Int32s
 from fairreplay.sandbox.compiled.stepping import (
     admit,
     count_prefilling,
@@ -28,7 +29,6 @@ from fairreplay.sandbox.compiled.stepping import (
 )
 from fairreplay.sandbox.compiled.sums import add_pass
 from fairreplay.sandbox.compiled.waiting import (
-    Int32s,
     begin_floor_window,
     clear_queues,
     next_queue,
@@ -55,6 +55,7 @@ def one_pass(
     active: Int64s,
     head: Int64s,
     queue_rows: Int64s,
+    misses: Int64s,
     blocks: Int64s,
     table: Int64s,
     own: Int64s,
@@ -110,8 +111,8 @@ def one_pass(
     took_output = e[at.FLYING] > 0 and not overlap
     if took_output:
         take_output(
-            e, run, free_slots, out, kept, flights, queues, active, queue_rows, way, blocks, table, own, found, chains,
-            prefix_start, prefix_tokens, prompt, cut, request_weight, weights,
+            e, run, free_slots, out, kept, flights, queues, active, queue_rows, misses, way, blocks, table, own, found,
+            chains, prefix_start, prefix_tokens, arrival, prompt, cut, request_weight, weights,
         )  # fmt: skip
     # nobody may block for ever
     e[at.IDLE_PASSES] += 1
@@ -180,6 +181,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
         head: Int64s,
         queue_rows: Int64s,
         queue_facts: Int64s,
+        misses: Int64s,
         blocks: Int64s,
         table: Int64s,
         own: Int64s,
@@ -228,8 +230,8 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 if e[at.COHORT]:
                     scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
                 apply_changes(
-                    e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_facts, way,
-                    blocks, table, own, found, arrival, prompt, cut, priority,
+                    e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_facts,
+                    misses, way, blocks, table, own, found, arrival, prompt, cut, priority,
                 )  # fmt: skip
                 change_ps = next_change(e, settings, weights_at)
             if e[at.FIRST_TYPE] >= 0 and e[at.CLOCK] >= e[at.FLOOR_ENDS]:
@@ -248,8 +250,8 @@ def _kernel(sources: int) -> Callable[..., bool]:
             if e[at.COHORT]:
                 counted = cohort_pass(
                     e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, queues, active, head,
-                    queue_rows, blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival,
-                    prompt, cut, priority, request_weight, sums, rows, min(change_ps, e[at.FLOOR_ENDS]),
+                    queue_rows, misses, blocks, table, own, found, chains, prefix_start, prefix_tokens, weights,
+                    arrival, prompt, cut, priority, request_weight, sums, rows, min(change_ps, e[at.FLOOR_ENDS]),
                 )  # fmt: skip
                 if counted:
                     continue
@@ -257,8 +259,8 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 # with async scheduling or runs of blocks preemption alone ends a cohort
                 e[at.HOLD] = 0 if e[at.ASYNC] or e[at.PREFIX] else PASSES_OF_HOLD
             one_pass(
-                e, run, free_slots, batch, flights, out, way, kept, queues, active, head, queue_rows, blocks, table,
-                own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,
+                e, run, free_slots, batch, flights, out, way, kept, queues, active, head, queue_rows, misses, blocks,
+                table, own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,
                 request_weight, sums, rows,
             )  # fmt: skip
         return False

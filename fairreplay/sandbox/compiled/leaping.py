@@ -44,10 +44,12 @@ from fairreplay.sandbox.compiled.members import (
     release_counted,
     victim_of,
 )
+from fairreplay.sandbox.compiled.ranking import hear_finish, hear_first_token
+from fairreplay.sandbox.compiled.service import Int32s
 from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, seat_run, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
 from fairreplay.sandbox.compiled.ticks import advance_ticks, growth_of, ticks_ps, ticks_until, ticks_with_blocks
-from fairreplay.sandbox.compiled.waiting import Int32s, remove_head
+from fairreplay.sandbox.compiled.waiting import remove_head
 from fairreplay.sandbox.engine import NO_REASON, PS_PER_SECOND, Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
@@ -188,7 +190,10 @@ def end_prefills(
     kept: Int64s,
     blocks: Int64s,
     queues: Int64s,
+    active: Int64s,
+    misses: Int64s,
     weights: Int64s,
+    arrival: Int64s,
     request_weight: Int64s,
 ) -> None:
     """Prefills that have reached their known tokens sample one, and finish or become members."""
@@ -213,12 +218,16 @@ def end_prefills(
                     )
             if first and not later:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
+                if e[at.LISTENS]:
+                    hear_first_token(e, queues, active, misses, queue_at(run, slot), e[at.CLOCK] - arrival[request])
             if known - run[slot + at.PROMPT] >= output:
                 if later:
                     expect(e, run, dues, slot, at.ENDING | first)
                 else:
                     release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
                     drop_running(e, run, free_slots, slot)
+                    if e[at.LISTENS]:
+                        hear_finish(e, queues, active, kept, queue_at(run, slot), request, output)
                     complete(e, run, out, way, slot, request)
                 continue
         if is_decoding(run, slot):
@@ -255,7 +264,10 @@ def end_waiting_pass(
     kept: Int64s,
     blocks: Int64s,
     queues: Int64s,
+    active: Int64s,
+    misses: Int64s,
     weights: Int64s,
+    arrival: Int64s,
     request_weight: Int64s,
     sums: Int64s,
     rows: Int64s,
@@ -266,7 +278,9 @@ def end_waiting_pass(
     e[at.CLOCK] = e[at.BUSY_UNTIL]
     e[at.FLYING] = 0
     advance_ticks(e, np.int64(1))
-    deliver(e, run, free_slots, dues, out, way, kept, blocks, queues, weights, request_weight)
+    deliver(
+        e, run, free_slots, dues, out, way, kept, blocks, queues, active, misses, weights, arrival, request_weight
+    )  # fmt: skip
     turn_dues(e)
     e[at.IDLE_PASSES] += 1
     if e[at.SUMMING]:
@@ -291,6 +305,7 @@ def cohort_pass(
     active: Int64s,
     head: Int64s,
     queue_rows: Int64s,
+    misses: Int64s,
     blocks: Int64s,
     table: Int64s,
     own: Int64s,
@@ -334,7 +349,7 @@ def cohort_pass(
             or ahead
             or e[at.PREFIX] != 0
             or e[at.MEMBERS] == 0
-            or (had_parts > 0 and left == 0 and e[at.POLICY] == at.PRIORITY)
+            or (had_parts > 0 and left == 0 and e[at.VICTIM] != at.LAST_VICTIM)
         ):
             return False
         needed = free_by_preemption(
@@ -388,7 +403,7 @@ def cohort_pass(
             parts[e[at.PARTS]] = slot
             e[at.PARTS] += 1
             left -= tokens
-    if (e[at.POLICY] == at.VTC and e[at.LIFT]) or e[at.SUMMING]:
+    if e[at.ARRIVALS] or e[at.SUMMING]:
         arrivals_matter = True
 
     members = e[at.MEMBERS]
@@ -443,7 +458,22 @@ def cohort_pass(
         if members == 0:
             if e[at.FLYING]:
                 end_waiting_pass(
-                    e, run, free_slots, dues, out, way, kept, blocks, queues, weights, request_weight, sums, rows
+                    e,
+                    run,
+                    free_slots,
+                    dues,
+                    out,
+                    way,
+                    kept,
+                    blocks,
+                    queues,
+                    active,
+                    misses,
+                    weights,
+                    arrival,
+                    request_weight,
+                    sums,
+                    rows,
                 )
                 return True
             return False
@@ -496,19 +526,23 @@ def cohort_pass(
         e[at.BUSY_UNTIL] = begin + duration
         advance_ticks(e, ticks)
         if e[at.DUE] > 0:
-            deliver(e, run, free_slots, dues, out, way, kept, blocks, queues, weights, request_weight)
+            deliver(
+                e, run, free_slots, dues, out, way, kept, blocks, queues, active, misses, weights, arrival,
+                request_weight,
+            )  # fmt: skip
     else:
         e[at.CLOCK] += duration
         if members > 0:
             advance_ticks(e, ticks)
     if e[at.TICK] == e[at.NEXT_FINISH]:
         finish_members(
-            e, run, free_slots, dues, calendar, marks, phases, out, way, kept, blocks, queues, weights, request_weight
-        )
+            e, run, free_slots, dues, calendar, marks, phases, out, way, kept, blocks, queues, active, weights,
+            request_weight,
+        )  # fmt: skip
     if prefills + resumed > 0:
         end_prefills(
-            e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, blocks, queues, weights,
-            request_weight,
+            e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, blocks, queues, active, misses,
+            weights, arrival, request_weight,
         )  # fmt: skip
     if ahead:
         turn_dues(e)

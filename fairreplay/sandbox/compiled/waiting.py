@@ -11,32 +11,9 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import call_rank, compiled, inlined, prefetch
+from fairreplay.sandbox.compiled.ranking import rank_now, refresh_heads, set_target
+from fairreplay.sandbox.compiled.service import Int32s, inverse_weight, owner_of, queue_of, served, service
 from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
-
-Int32s = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
-
-
-@inlined
-def queue_of(e: Int64s, queue_rows: Int64s, request: int) -> int:
-    row = e[at.QUEUE_ROW]
-    return 0 if row < 0 else queue_rows[row & at.INDEX, request] * at.QUEUE
-
-
-@inlined
-def served(e: Int64s, queues: Int64s, entry: int) -> int:
-    """What an entry has counted so far."""
-    return queues[entry + at.SERVICE] + queues[entry + at.RATE] * (e[at.TICK] - e[at.LAG])
-
-
-@inlined
-def owner_of(queues: Int64s, queue: int) -> int:
-    return queues[queue + at.OWNER] & at.INDEX
-
-
-@inlined
-def service(e: Int64s, queues: Int64s, queue: int) -> int:
-    """Service counter of the tenant whose queue this is."""
-    return served(e, queues, owner_of(queues, queue))
 
 
 @inlined
@@ -44,6 +21,7 @@ def rerank(e: Int64s, queues: Int64s, queue: int, prompt: Int64s) -> None:
     """The queue has a new head."""
     if e[at.POLICY] == at.SJF:
         queues[queue + at.RANK] = prompt[queues[queue + at.HEAD]]
+    queues[queue + at.FRESH] = 0
 
 
 @inlined
@@ -75,7 +53,10 @@ def _push_before(
         queues[queue + at.TAIL] = request
         way[place + at.FOLLOWER] = at.NONE
         queues[queue + at.ACTIVE_AT] = e[at.ACTIVE]
-        queues[owner_of(queues, queue) + at.WAITERS] += 1
+        owner = owner_of(queues, queue)
+        if queues[owner + at.WAITERS] == 0:
+            queues[owner + at.SINCE] = max(queues[owner + at.SINCE], e[at.VIRTUAL])
+        queues[owner + at.WAITERS] += 1
         active[e[at.ACTIVE]] = queue
         e[at.ACTIVE] += 1
         rerank(e, queues, queue, prompt)
@@ -123,6 +104,8 @@ def _deactivate(e: Int64s, queues: Int64s, active: Int64s, queue: int) -> None:
     queues[owner + at.WAITERS] -= 1
     if queues[owner + at.WAITERS] == 0:
         e[at.LAST_TO_LEAVE] = owner
+        if e[at.POLICY] == at.DRR:
+            queues[owner + at.SERVICE] = 0
 
 
 @compiled
@@ -178,6 +161,8 @@ def next_queue(
             if head[at.HEAD_FAILED] != 0:
                 head[at.HEAD_FAILED] = 0
                 e[at.FAILED] = 1 + request
+    if e[at.POLICY] >= at.KEEPS_RANKS:
+        refresh_heads(e, queues, active, way, kept, arrival, prompt, request_weight, weights)
     if e[at.FIRST_TYPE] >= 0:
         return _lowest_queue_above_floors(e, queues, active) & at.INDEX
     return _lowest_queue(e, queues, active) & at.INDEX
@@ -217,13 +202,15 @@ def show_head(
 
 @inlined
 def rank_of(e: Int64s, queues: Int64s, queue: int) -> int:
-    return service(e, queues, queue) if e[at.POLICY] == at.VTC else queues[queue + at.RANK]
+    if e[at.POLICY] == at.VTC:
+        return service(e, queues, queue)
+    return rank_now(e, queues, queue) if e[at.DYNAMIC] else queues[queue + at.RANK]
 
 
 @inlined
 def goes_before(e: Int64s, queues: Int64s, queue: int, other: int) -> bool:
-    """Between heads of equal rank: by tenant under ``vtc``, then by (arrival, order in the source)."""
-    if e[at.POLICY] == at.VTC and queues[queue + at.TENANT] != queues[other + at.TENANT]:
+    """Between heads of equal rank: by tenant where the policy says so, then by (arrival, order in the source)."""
+    if e[at.BY_NAME] and queues[queue + at.TENANT] != queues[other + at.TENANT]:
         return queues[queue + at.TENANT] < queues[other + at.TENANT]
     return queues[queue + at.HEAD] < queues[other + at.HEAD]
 
@@ -289,7 +276,11 @@ def begin_floor_window(e: Int64s, queues: Int64s) -> None:
 @inlined
 def greet(e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, request: int) -> None:
     """The policy sees ``request`` arrive: under ``vtc`` a tenant that returns is lifted."""
-    if e[at.POLICY] != at.VTC or e[at.LIFT] == 0:
+    if e[at.LIFT] == 0:
+        if e[at.POLICY] == at.WFQ or e[at.POLICY] == at.WFQ_EDF:
+            owner = owner_of(queues, queue_of(e, queue_rows, request))
+            if queues[owner + at.WAITERS] == 0:
+                queues[owner + at.SERVICE] = max(queues[owner + at.SERVICE], e[at.VIRTUAL])
         return
     owner = owner_of(queues, queue_of(e, queue_rows, request))
     if queues[owner + at.WAITERS] > 0:
@@ -305,14 +296,6 @@ def greet(e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, request
     own = served(e, queues, owner)
     if floor > own:
         queues[owner + at.SERVICE] += floor - own
-
-
-@inlined
-def inverse_weight(e: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int) -> int:
-    """What a token of ``request`` counts for its tenant."""
-    if e[at.OWN_WEIGHTS] and request_weight[request] != 0:
-        return request_weight[request]
-    return weights[e[at.WEIGHTS], queues[queue + at.TENANT]]
 
 
 @inlined
@@ -354,8 +337,16 @@ def clear_queues(e: Int64s, queues: Int64s, queue_facts: Int64s) -> None:
             queues[entry + at.TENANT] = queue_facts[row, 3, number]
             queues[entry + at.TYPE] = queue_facts[row, 4, number]
             queues[entry + at.PRIORITY_OF] = queue_facts[row, 5, number]
+            for target in range(4 if e[at.POLICY] == at.QUANTILE else 1):
+                queues[entry + (at.TARGET if target == 0 else at.TARGET_50 + target - 1)] = queue_facts[
+                    row, 6 + target, number
+                ]
+            if e[at.POLICY] == at.QUANTILE:
+                set_target(e, queues, entry)
+        queues[entry + at.SINCE] = at.NONE
     e[at.ACTIVE] = 0
     e[at.WAITING] = 0
     e[at.LAST_TO_LEAVE] = at.NONE
+    e[at.VIRTUAL] = at.NONE if e[at.POLICY] == at.DRR or e[at.POLICY] == at.ROUND_ROBIN else 0
     if e[at.FIRST_TYPE] >= 0:
         begin_floor_window(e, queues)
