@@ -8,9 +8,8 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, refuse, victim_of
 from fairreplay.sandbox.compiled.prefix import resize_cache
-from fairreplay.sandbox.compiled.ranking import forget_ranks
 from fairreplay.sandbox.compiled.segments import bury_run, resize_runs
-from fairreplay.sandbox.compiled.service import Int32s, queue_of
+from fairreplay.sandbox.compiled.service import Int32s, ask, queue_of
 from fairreplay.sandbox.compiled.waiting import (
     clear_queues,
     greet,
@@ -46,7 +45,6 @@ def apply_changes(
     active: Int64s,
     queue_rows: Int64s,
     queue_facts: Int64s,
-    misses: Int64s,
     way: Int32s,
     blocks: Int64s,
     table: Int64s,
@@ -73,9 +71,6 @@ def apply_changes(
         oldest = oldest_waiting(e, queues, active) if e[at.WAITING] > 0 else e[at.NEXT_ARRIVAL]
         e[at.FLOOR_ENDS] = at.HORIZON_PS
         clear_queues(e, queues, queue_facts)
-        if e[at.POLICY] == at.QUANTILE:
-            for place in range(len(misses)):
-                misses[place] = 0
         for request in range(oldest, e[at.NEXT_ARRIVAL]):
             if waits(way, request):
                 kept[request * at.KEPT + at.KEPT_TAG] = at.NONE
@@ -87,7 +82,8 @@ def apply_changes(
             kept[run[slot + at.REQUEST] * at.KEPT + at.KEPT_TAG] = at.NONE
             run[slot + at.FLAGS] = (run[slot + at.FLAGS] & ((1 << at.FLAG_BITS) - 1)) | (queue << at.FLAG_BITS)
             slot = run[slot + at.NEXT]
-    forget_ranks(e, queues, active, np.int64(at.NONE))
+    if e[at.POLICY] >= at.KEEPS_RANKS:
+        ask(e, at.CHANGE, 0, 0, 0)
     if e[at.USABLE] == usable:
         return
     if e[at.PREFIX] == at.BLOCKS:

@@ -21,8 +21,7 @@ from fairreplay.sandbox.compiled.members import (
     queue_at,
     release_counted,
 )
-from fairreplay.sandbox.compiled.ranking import hear_finish, hear_first_token
-from fairreplay.sandbox.compiled.service import Int32s, inverse_weight, owner_of
+from fairreplay.sandbox.compiled.service import Int32s, ask, inverse_weight, owner_of
 from fairreplay.sandbox.engine import Int64s
 
 
@@ -166,10 +165,7 @@ def deliver(
     kept: Int64s,
     blocks: Int64s,
     queues: Int64s,
-    active: Int64s,
-    misses: Int64s,
     weights: Int64s,
-    arrival: Int64s,
     request_weight: Int64s,
 ) -> None:
     """What the step in flight brings to the slots that are due."""
@@ -181,7 +177,7 @@ def deliver(
         if flags & at.FIRST:
             out[at.FIRST_TOKEN, request] = e[at.CLOCK]
             if e[at.LISTENS]:
-                hear_first_token(e, queues, active, misses, queue_at(run, slot), e[at.CLOCK] - arrival[request])
+                ask(e, at.FIRST_TOKEN_CAME, queue_at(run, slot), request, e[at.CLOCK])
         if not flags & at.RATED and not flags & at.IDLE and run[slot + at.OUTPUT] != 0:
             charge(e, queues, weights, request_weight, queue_at(run, slot), request, np.int64(1), e[at.OUTPUT_COST])
         if flags & at.ENDING:
@@ -189,7 +185,7 @@ def deliver(
             release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
             drop_running(e, run, free_slots, slot)
             if e[at.LISTENS]:
-                hear_finish(e, queues, active, kept, queue_at(run, slot), request, run[slot + at.OUTPUT])
+                ask(e, at.FINISH, queue_at(run, slot), request, run[slot + at.OUTPUT])
             complete(e, run, out, way, slot, request)
         elif not flags & at.RATED:
             add_rate(e, run, queues, weights, request_weight, slot)
@@ -210,7 +206,6 @@ def finish_members(
     kept: Int64s,
     blocks: Int64s,
     queues: Int64s,
-    active: Int64s,
     weights: Int64s,
     request_weight: Int64s,
 ) -> None:
@@ -228,7 +223,7 @@ def finish_members(
             drop_running(e, run, free_slots, slot)
             request = run[slot + at.REQUEST] & at.INDEX
             if e[at.LISTENS]:
-                hear_finish(e, queues, active, kept, queue_at(run, slot), request, run[slot + at.OUTPUT])
+                ask(e, at.FINISH, queue_at(run, slot), request, run[slot + at.OUTPUT])
             complete(e, run, out, way, slot, request)
         slot = run[slot + at.LATER] & at.INDEX
     find_next_finish(e, calendar, marks)

@@ -194,11 +194,12 @@ def _run_plan(
     arrival, prompt, priority = map(_read_only, (workload.arrival_ps, workload.prompt_tokens, workload.priority))
     request_weight = _read_only(workload.request_weight)
     prefix_start, prefix_ids = map(_read_only, (workload.prefix_start, workload.prefix_ids))
+    _link(e, plan, queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights)
     done = False
     while not done:
         done = advance(
             e, run_, free_slots, batch, flights, parts, dues, calendar, marks, phases, out, way, kept, queues, active,
-            head, queue_rows, queue_facts, misses, blocks, table, own, found, chains, chain_table, prefix_start,
+            head, queue_rows, queue_facts, blocks, table, own, found, chains, chain_table, prefix_start,
             prefix_ids, workload.prefix_block_tokens, settings, weights_at, weights, arrival, prompt, cut, priority,
             request_weight, sums, rows, PASSES_A_CALL,
         )  # fmt: skip
@@ -230,6 +231,31 @@ def _run_plan(
         end_ps=int(e[at.CLOCK]),
     )
     return result, StepSums(*columns)
+
+
+def _link(
+    e: Int64s,
+    plan: Plan,
+    queues: Int64s,
+    active: Int64s,
+    way: Int32s,
+    kept: Int64s,
+    misses: Int64s,
+    arrival: Int64s,
+    prompt: Int64s,
+    cut: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+) -> None:
+    """Tell the kernel where the decider is, if any policy of ``plan`` needs it, and the decider where things are."""
+    if all(POLICY_CODES[state.policy.name] < at.KEEPS_RANKS for _, state in plan.settings):
+        return
+    from fairreplay.sandbox.compiled.decider import decider
+
+    e[at.DECIDER] = decider().address
+    linked = (queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights)
+    for place, array in enumerate(linked):
+        e[at.LINKS + place] = array.ctypes.data
 
 
 def _read_only(numbers: Int64s) -> Int64s:

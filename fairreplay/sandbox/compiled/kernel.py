@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import numba
@@ -19,6 +17,7 @@ from fairreplay.sandbox.compiled.members import refuse_anywhere
 from fairreplay.sandbox.compiled.prefix import first_blocks, number_chains
 from fairreplay.sandbox.compiled.segments import first_run
 from fairreplay.sandbox.compiled.service import Int32s
+from fairreplay.sandbox.compiled.sources import digest_of_sources
 from fairreplay.sandbox.compiled.stepping import (
     admit,
     count_prefilling,
@@ -55,7 +54,6 @@ def one_pass(
     active: Int64s,
     head: Int64s,
     queue_rows: Int64s,
-    misses: Int64s,
     blocks: Int64s,
     table: Int64s,
     own: Int64s,
@@ -111,8 +109,8 @@ def one_pass(
     took_output = e[at.FLYING] > 0 and not overlap
     if took_output:
         take_output(
-            e, run, free_slots, out, kept, flights, queues, active, queue_rows, misses, way, blocks, table, own, found,
-            chains, prefix_start, prefix_tokens, arrival, prompt, cut, request_weight, weights,
+            e, run, free_slots, out, kept, flights, queues, active, queue_rows, way, blocks, table, own, found,
+            chains, prefix_start, prefix_tokens, prompt, cut, request_weight, weights,
         )  # fmt: skip
     # nobody may block for ever
     e[at.IDLE_PASSES] += 1
@@ -157,10 +155,7 @@ def one_pass(
 
 
 def _kernel(sources: int) -> Callable[..., bool]:
-    """The compiled loop. ``sources`` is part of what its cache is looked up by.
-
-    Numba finds out by itself only whether this file has changed, not the others whose functions are compiled with it.
-    """
+    """The compiled loop; ``sources`` is part of what its cache is looked up by (``sources``)."""
 
     def advance(
         e: Int64s,
@@ -181,7 +176,6 @@ def _kernel(sources: int) -> Callable[..., bool]:
         head: Int64s,
         queue_rows: Int64s,
         queue_facts: Int64s,
-        misses: Int64s,
         blocks: Int64s,
         table: Int64s,
         own: Int64s,
@@ -231,7 +225,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
                     scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
                 apply_changes(
                     e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_facts,
-                    misses, way, blocks, table, own, found, arrival, prompt, cut, priority,
+                    way, blocks, table, own, found, arrival, prompt, cut, priority,
                 )  # fmt: skip
                 change_ps = next_change(e, settings, weights_at)
             if e[at.FIRST_TYPE] >= 0 and e[at.CLOCK] >= e[at.FLOOR_ENDS]:
@@ -250,7 +244,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
             if e[at.COHORT]:
                 counted = cohort_pass(
                     e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, queues, active, head,
-                    queue_rows, misses, blocks, table, own, found, chains, prefix_start, prefix_tokens, weights,
+                    queue_rows, blocks, table, own, found, chains, prefix_start, prefix_tokens, weights,
                     arrival, prompt, cut, priority, request_weight, sums, rows, min(change_ps, e[at.FLOOR_ENDS]),
                 )  # fmt: skip
                 if counted:
@@ -259,7 +253,7 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 # with async scheduling or runs of blocks preemption alone ends a cohort
                 e[at.HOLD] = 0 if e[at.ASYNC] or e[at.PREFIX] else PASSES_OF_HOLD
             one_pass(
-                e, run, free_slots, batch, flights, out, way, kept, queues, active, head, queue_rows, misses, blocks,
+                e, run, free_slots, batch, flights, out, way, kept, queues, active, head, queue_rows, blocks,
                 table, own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,
                 request_weight, sums, rows,
             )  # fmt: skip
@@ -268,11 +262,4 @@ def _kernel(sources: int) -> Callable[..., bool]:
     return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(advance)
 
 
-def _digest_of_sources() -> int:
-    digest = hashlib.blake2b(digest_size=7)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return int.from_bytes(digest.digest(), "big")
-
-
-advance = _kernel(_digest_of_sources())
+advance = _kernel(digest_of_sources())

@@ -71,8 +71,24 @@ from __future__ import annotations
     FLOOR_ENDS,  # instant at which the window of the type floors ends
     FAILED,  # 1 + the request for which a user's rank raised an error
     HOLD,  # passes until the engine tries to leap again
+    DECIDER,  # machine code of ``decider``
     VIRTUAL,  # wfq: the largest start tag served; drr and round-robin: the last visit of the ring
-) = range(52)
+) = range(53)
+
+# ---- addresses of arrays, for machine code that is called by address ----
+LINKS = 53
+(
+    TO_QUEUES,
+    TO_ACTIVE,
+    TO_WAY,
+    TO_KEPT,
+    TO_MISSES,
+    TO_ARRIVAL,
+    TO_PROMPT,
+    TO_CUT,
+    TO_REQUEST_WEIGHT,
+    TO_WEIGHTS,
+) = range(LINKS, LINKS + 10)
 
 # ---- settings in force: a copy of one row of the settings table ----
 SETTINGS = 64
@@ -150,7 +166,8 @@ RUNS = 2  # no two requests share a prefix (``segments``)
     ROUND_ROBIN,
     RPM_LIMIT,
 ) = range(14)
-KEEPS_RANKS = DRR  # policies from here on rank by ``ranking``
+KEEPS_RANKS = DRR  # policies from here on are asked by address (``decider``), and these are the questions
+BEGIN, LOWEST, TURN, FINISH, FIRST_TOKEN_CAME, CHANGE = range(6)
 
 LAST_VICTIM, PRIORITY_VICTIM, LEAST_VICTIM = range(3)
 

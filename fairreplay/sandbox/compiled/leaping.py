@@ -44,8 +44,7 @@ from fairreplay.sandbox.compiled.members import (
     release_counted,
     victim_of,
 )
-from fairreplay.sandbox.compiled.ranking import hear_finish, hear_first_token
-from fairreplay.sandbox.compiled.service import Int32s
+from fairreplay.sandbox.compiled.service import Int32s, ask
 from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, seat_run, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
 from fairreplay.sandbox.compiled.ticks import advance_ticks, growth_of, ticks_ps, ticks_until, ticks_with_blocks
@@ -190,10 +189,7 @@ def end_prefills(
     kept: Int64s,
     blocks: Int64s,
     queues: Int64s,
-    active: Int64s,
-    misses: Int64s,
     weights: Int64s,
-    arrival: Int64s,
     request_weight: Int64s,
 ) -> None:
     """Prefills that have reached their known tokens sample one, and finish or become members."""
@@ -219,7 +215,7 @@ def end_prefills(
             if first and not later:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
                 if e[at.LISTENS]:
-                    hear_first_token(e, queues, active, misses, queue_at(run, slot), e[at.CLOCK] - arrival[request])
+                    ask(e, at.FIRST_TOKEN_CAME, queue_at(run, slot), request, e[at.CLOCK])
             if known - run[slot + at.PROMPT] >= output:
                 if later:
                     expect(e, run, dues, slot, at.ENDING | first)
@@ -227,7 +223,7 @@ def end_prefills(
                     release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
                     drop_running(e, run, free_slots, slot)
                     if e[at.LISTENS]:
-                        hear_finish(e, queues, active, kept, queue_at(run, slot), request, output)
+                        ask(e, at.FINISH, queue_at(run, slot), request, output)
                     complete(e, run, out, way, slot, request)
                 continue
         if is_decoding(run, slot):
@@ -264,10 +260,7 @@ def end_waiting_pass(
     kept: Int64s,
     blocks: Int64s,
     queues: Int64s,
-    active: Int64s,
-    misses: Int64s,
     weights: Int64s,
-    arrival: Int64s,
     request_weight: Int64s,
     sums: Int64s,
     rows: Int64s,
@@ -278,9 +271,7 @@ def end_waiting_pass(
     e[at.CLOCK] = e[at.BUSY_UNTIL]
     e[at.FLYING] = 0
     advance_ticks(e, np.int64(1))
-    deliver(
-        e, run, free_slots, dues, out, way, kept, blocks, queues, active, misses, weights, arrival, request_weight
-    )  # fmt: skip
+    deliver(e, run, free_slots, dues, out, way, kept, blocks, queues, weights, request_weight)
     turn_dues(e)
     e[at.IDLE_PASSES] += 1
     if e[at.SUMMING]:
@@ -305,7 +296,6 @@ def cohort_pass(
     active: Int64s,
     head: Int64s,
     queue_rows: Int64s,
-    misses: Int64s,
     blocks: Int64s,
     table: Int64s,
     own: Int64s,
@@ -458,22 +448,7 @@ def cohort_pass(
         if members == 0:
             if e[at.FLYING]:
                 end_waiting_pass(
-                    e,
-                    run,
-                    free_slots,
-                    dues,
-                    out,
-                    way,
-                    kept,
-                    blocks,
-                    queues,
-                    active,
-                    misses,
-                    weights,
-                    arrival,
-                    request_weight,
-                    sums,
-                    rows,
+                    e, run, free_slots, dues, out, way, kept, blocks, queues, weights, request_weight, sums, rows
                 )
                 return True
             return False
@@ -526,23 +501,19 @@ def cohort_pass(
         e[at.BUSY_UNTIL] = begin + duration
         advance_ticks(e, ticks)
         if e[at.DUE] > 0:
-            deliver(
-                e, run, free_slots, dues, out, way, kept, blocks, queues, active, misses, weights, arrival,
-                request_weight,
-            )  # fmt: skip
+            deliver(e, run, free_slots, dues, out, way, kept, blocks, queues, weights, request_weight)
     else:
         e[at.CLOCK] += duration
         if members > 0:
             advance_ticks(e, ticks)
     if e[at.TICK] == e[at.NEXT_FINISH]:
         finish_members(
-            e, run, free_slots, dues, calendar, marks, phases, out, way, kept, blocks, queues, active, weights,
-            request_weight,
-        )  # fmt: skip
+            e, run, free_slots, dues, calendar, marks, phases, out, way, kept, blocks, queues, weights, request_weight
+        )
     if prefills + resumed > 0:
         end_prefills(
-            e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, blocks, queues, active, misses,
-            weights, arrival, request_weight,
+            e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, blocks, queues, weights,
+            request_weight,
         )  # fmt: skip
     if ahead:
         turn_dues(e)

@@ -1,6 +1,6 @@
 """Ranks of waiting heads under the policies that keep them: what ``policies`` defines, in arrays.
 
-A head's rank is reckoned once (``refresh_heads``) and kept until something that it depends on changes. Where the clock
+A head's rank is reckoned once (``lowest_queue``) and kept until something that it depends on changes. Where the clock
 or the service of decoders moves it (DYNAMIC), what does not move is kept.
 """
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled
-from fairreplay.sandbox.compiled.service import Int32s, inverse_weight, owner_of, service
-from fairreplay.sandbox.engine import Int64s
+from fairreplay.sandbox.compiled.service import Int32s, owner_of, served, service
+from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, LOG_TABLE
 
 LOGS = np.array(LOG_TABLE, np.int64)
@@ -45,7 +45,7 @@ def log2_of(number: int) -> int:
 
 
 @compiled
-def refresh_heads(
+def lowest_queue(
     e: Int64s,
     queues: Int64s,
     active: Int64s,
@@ -55,12 +55,54 @@ def refresh_heads(
     prompt: Int64s,
     request_weight: Int64s,
     weights: Int64s,
-) -> None:
-    """Ranks of heads of which something has changed since they were ranked."""
+) -> int:
+    """The queue whose head goes next: the lowest rank, types below their floor before the others."""
+    total = 0
+    if e[at.FIRST_TYPE] >= 0:
+        for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
+            total += served(e, queues, number * at.QUEUE)
+    best = np.int64(-1)
+    above = 0
+    least = np.int64(0)
+    moves = e[at.DYNAMIC] != 0
     for place in range(e[at.ACTIVE]):
         queue = active[place] & at.INDEX
         if queues[queue + at.FRESH] == 0:
             _refresh_head(e, queues, way, kept, arrival, prompt, request_weight, weights, queue)
+        is_above = 0
+        if e[at.FIRST_TYPE] >= 0:
+            kind = queues[queue + at.OF_TYPE] & at.INDEX
+            is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
+        rank = rank_now(e, queues, queue) if moves else queues[queue + at.RANK]
+        better = best < 0 or is_above < above
+        if not better and is_above == above:
+            better = rank < least or (rank == least and _goes_before(e, queues, queue, best))
+        if better:
+            best = queue
+            above = is_above
+            least = rank
+    return best
+
+
+@compiled
+def _goes_before(e: Int64s, queues: Int64s, queue: int, other: int) -> bool:
+    """Between heads of equal rank: by tenant where the policy says so, then by (arrival, order in the source)."""
+    if e[at.BY_NAME] and queues[queue + at.TENANT] != queues[other + at.TENANT]:
+        return queues[queue + at.TENANT] < queues[other + at.TENANT]
+    return queues[queue + at.HEAD] < queues[other + at.HEAD]
+
+
+@compiled
+def begin(e: Int64s, queues: Int64s, misses: Int64s) -> None:
+    """The policy starts anew, with empty queues."""
+    e[at.VIRTUAL] = at.NONE if e[at.POLICY] == at.DRR or e[at.POLICY] == at.ROUND_ROBIN else 0
+    for number in range(e[at.ENTRIES]):
+        queues[number * at.QUEUE + at.SINCE] = at.NONE
+        if e[at.POLICY] == at.QUANTILE:
+            set_target(e, queues, number * at.QUEUE)
+    if e[at.POLICY] == at.QUANTILE:
+        for place in range(e[at.TENANTS] * e[at.HISTORY]):
+            misses[place] = 0
 
 
 @compiled
@@ -116,7 +158,17 @@ def price_of(
     cached: int,
 ) -> int:
     """What ``drr`` takes for a request."""
-    return max(1, prompt[request] - cached) * inverse_weight(e, queues, weights, request_weight, queue, request)
+    return max(1, prompt[request] - cached) * _inverse_weight(e, queues, weights, request_weight, queue, request)
+
+
+@compiled
+def _inverse_weight(
+    e: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int
+) -> int:
+    """As ``service.inverse_weight``; ``weights`` is the table row by row."""
+    if e[at.OWN_WEIGHTS] and request_weight[request] != 0:
+        return request_weight[request]
+    return weights[e[at.WEIGHTS] * e[at.TENANTS] + queues[queue + at.TENANT]]
 
 
 @compiled
@@ -187,7 +239,7 @@ def take_turn(
             expected = e[at.PREDICTED]
             if queues[owner + at.FINISHED_COUNT] > 0:
                 expected = queues[owner + at.OUTPUT_SUM] // queues[owner + at.FINISHED_COUNT]
-        inverse = inverse_weight(e, queues, weights, request_weight, queue, request)
+        inverse = _inverse_weight(e, queues, weights, request_weight, queue, request)
         kept[request * at.KEPT + at.KEPT_TAG] = tag
         kept[request * at.KEPT + at.KEPT_EXPECTED] = expected
         kept[request * at.KEPT + at.KEPT_INVERSE] = inverse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import inlined
+from fairreplay.sandbox.compiled.jit import call_decider, inlined
 from fairreplay.sandbox.engine import Int64s
 
 Int32s = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
@@ -40,3 +40,9 @@ def inverse_weight(e: Int64s, queues: Int64s, weights: Int64s, request_weight: I
     if e[at.OWN_WEIGHTS] and request_weight[request] != 0:
         return request_weight[request]
     return weights[e[at.WEIGHTS], queues[queue + at.TENANT]]
+
+
+@inlined
+def ask(e: Int64s, what: int, queue: int, request: int, number: int) -> int:
+    """Ask or tell a policy that keeps ranks: see ``decider``."""
+    return call_decider(e[at.DECIDER], e, what, queue, request, number)

@@ -21,9 +21,8 @@ from fairreplay.sandbox.compiled.members import (
     victim_of,
 )
 from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
-from fairreplay.sandbox.compiled.ranking import hear_finish, hear_first_token, take_turn
 from fairreplay.sandbox.compiled.segments import bury_run, look_up_run, take_run
-from fairreplay.sandbox.compiled.service import Int32s, queue_of
+from fairreplay.sandbox.compiled.service import Int32s, ask, queue_of
 from fairreplay.sandbox.compiled.waiting import next_queue, remove, remove_head
 from fairreplay.sandbox.engine import Int64s
 
@@ -194,7 +193,7 @@ def try_head(
     if checked - hit + evictable + watermark > e[at.FREE]:
         return at.NONE, 0, 0
     if e[at.POLICY] >= at.KEEPS_RANKS and way[request * at.WAY + at.PLACE] == at.NEW:
-        take_turn(e, queues, active, kept, arrival, prompt, cut, request_weight, weights, queue, request, cached)
+        ask(e, at.TURN, queue, request, cached)
     return queue, tokens, size
 
 
@@ -402,7 +401,6 @@ def take_output(
     queues: Int64s,
     active: Int64s,
     queue_rows: Int64s,
-    misses: Int64s,
     way: Int32s,
     blocks: Int64s,
     table: Int64s,
@@ -411,7 +409,6 @@ def take_output(
     chains: Int64s,
     prefix_start: Int64s,
     prefix_tokens: int,
-    arrival: Int64s,
     prompt: Int64s,
     cut: Int64s,
     request_weight: Int64s,
@@ -460,10 +457,10 @@ def take_output(
             out[at.FIRST_TOKEN, request] = clock
             if e[at.LISTENS]:
                 queue = queue_of(e, queue_rows, request)
-                hear_first_token(e, queues, active, misses, queue, clock - arrival[request])
+                ask(e, at.FIRST_TOKEN_CAME, queue, request, clock)
         if known - first >= output:
             if e[at.LISTENS]:
-                hear_finish(e, queues, active, kept, queue_of(e, queue_rows, request), request, output)
+                ask(e, at.FINISH, queue_of(e, queue_rows, request), request, output)
             if stays:
                 drop_running(e, run, free_slots, slot)
                 release(e, run, kept, blocks, table, own, found, slot, np.int64(at.NONE))

@@ -11,8 +11,7 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import call_rank, compiled, inlined, prefetch
-from fairreplay.sandbox.compiled.ranking import rank_now, refresh_heads, set_target
-from fairreplay.sandbox.compiled.service import Int32s, inverse_weight, owner_of, queue_of, served, service
+from fairreplay.sandbox.compiled.service import Int32s, ask, inverse_weight, owner_of, queue_of, served, service
 from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
 
 
@@ -162,7 +161,7 @@ def next_queue(
                 head[at.HEAD_FAILED] = 0
                 e[at.FAILED] = 1 + request
     if e[at.POLICY] >= at.KEEPS_RANKS:
-        refresh_heads(e, queues, active, way, kept, arrival, prompt, request_weight, weights)
+        return ask(e, at.LOWEST, 0, 0, 0) & at.INDEX
     if e[at.FIRST_TYPE] >= 0:
         return _lowest_queue_above_floors(e, queues, active) & at.INDEX
     return _lowest_queue(e, queues, active) & at.INDEX
@@ -202,15 +201,13 @@ def show_head(
 
 @inlined
 def rank_of(e: Int64s, queues: Int64s, queue: int) -> int:
-    if e[at.POLICY] == at.VTC:
-        return service(e, queues, queue)
-    return rank_now(e, queues, queue) if e[at.DYNAMIC] else queues[queue + at.RANK]
+    return service(e, queues, queue) if e[at.POLICY] == at.VTC else queues[queue + at.RANK]
 
 
 @inlined
 def goes_before(e: Int64s, queues: Int64s, queue: int, other: int) -> bool:
-    """Between heads of equal rank: by tenant where the policy says so, then by (arrival, order in the source)."""
-    if e[at.BY_NAME] and queues[queue + at.TENANT] != queues[other + at.TENANT]:
+    """Between heads of equal rank: by tenant under ``vtc``, then by (arrival, order in the source)."""
+    if e[at.POLICY] == at.VTC and queues[queue + at.TENANT] != queues[other + at.TENANT]:
         return queues[queue + at.TENANT] < queues[other + at.TENANT]
     return queues[queue + at.HEAD] < queues[other + at.HEAD]
 
@@ -337,16 +334,15 @@ def clear_queues(e: Int64s, queues: Int64s, queue_facts: Int64s) -> None:
             queues[entry + at.TENANT] = queue_facts[row, 3, number]
             queues[entry + at.TYPE] = queue_facts[row, 4, number]
             queues[entry + at.PRIORITY_OF] = queue_facts[row, 5, number]
-            for target in range(4 if e[at.POLICY] == at.QUANTILE else 1):
-                queues[entry + (at.TARGET if target == 0 else at.TARGET_50 + target - 1)] = queue_facts[
-                    row, 6 + target, number
-                ]
+            queues[entry + at.TARGET] = queue_facts[row, 6, number]
             if e[at.POLICY] == at.QUANTILE:
-                set_target(e, queues, entry)
-        queues[entry + at.SINCE] = at.NONE
+                queues[entry + at.TARGET_50] = queue_facts[row, 7, number]
+                queues[entry + at.TARGET_90] = queue_facts[row, 8, number]
+                queues[entry + at.TARGET_99] = queue_facts[row, 9, number]
     e[at.ACTIVE] = 0
     e[at.WAITING] = 0
     e[at.LAST_TO_LEAVE] = at.NONE
-    e[at.VIRTUAL] = at.NONE if e[at.POLICY] == at.DRR or e[at.POLICY] == at.ROUND_ROBIN else 0
     if e[at.FIRST_TYPE] >= 0:
         begin_floor_window(e, queues)
+    if e[at.POLICY] >= at.KEEPS_RANKS:
+        ask(e, at.BEGIN, 0, 0, 0)
