@@ -13,6 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 PolicyName = str
 Quantile = Literal["p50", "p90", "p99"]
 QUANTILES: tuple[Quantile, ...] = ("p50", "p90", "p99")
+Victim = Literal["last", "priority", "least-computed"]
+"""Who loses its KV blocks when they run out."""
 
 
 def _utc(value: object) -> object:
@@ -93,6 +95,7 @@ class EngineKeys(Table):
     batching: Literal["mixed", "prefill-first"] | None = None
     prefill_interval: int | None = Field(None, ge=0)
     admission: Literal["chunk", "reserve"] | None = None
+    victim: Victim | None = None
     speed: float | None = Field(None, gt=0)
     step_time: StepTime | None = None
 
@@ -221,6 +224,30 @@ class PolicyTable(Table):
     prompt_cost: int = Field(1, ge=0)
     output_cost: int = Field(2, ge=0)
     lift: bool = True
+    quantum: int = Field(512, ge=1, le=10**6)
+    """``drr``: prompt tokens that a tenant of weight 1 may spend at each visit."""
+    predicted_output: int = Field(128, ge=0, le=10**6)
+    """``wfq``: output tokens expected of a tenant of which no request has finished yet."""
+    quantile: Quantile = "p99"
+    """``edf``, ``wfq+edf`` and ``qoserve``: the TTFT target that deadlines are made of."""
+    quantiles: tuple[Quantile, ...] = QUANTILES
+    """``quantile``: the targets whose error budgets count."""
+    history: int = Field(100, ge=1, le=10_000)
+    """``quantile``: of how many of a tenant's last requests it counts the misses."""
+    gamma_ms: float = Field(0.0, ge=0, le=10_000)
+    """``quantile``: by how much each doubling of a tenant's service moves its deadlines back."""
+    alpha_ms: float = Field(0.1, ge=0, le=10_000)
+    """``qoserve``: by how much each prompt token moves a deadline back."""
+    slack_ms: float = Field(0.0, ge=0)
+    """``wfq+edf``: a head whose deadline is closer than this goes first."""
+    rpm: int = Field(20, ge=1, le=10**9)
+    """``rpm-limit``: requests of a tenant that pass in any minute."""
+
+    @model_validator(mode="after")
+    def _some_quantile(self) -> PolicyTable:
+        if not self.quantiles:
+            raise ValueError('quantiles is empty: name at least one of "p50", "p90", "p99"')
+        return self
 
 
 class Config(Table):
@@ -277,6 +304,8 @@ class Engine(Table):
     batching: Literal["mixed", "prefill-first"] = "mixed"
     prefill_interval: int = 10
     admission: Literal["chunk", "reserve"] = "chunk"
+    victim: Victim | None = None
+    """None: the policy's own: by priority under ``priority``, else the last."""
     speed: float = 1.0
     step_time: StepTime = StepTime()
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
 
-from fairreplay.config.model import Cluster, Config, Engine, EngineChange, resolve_cluster
+from fairreplay.config.model import QUANTILES, Cluster, Config, Engine, EngineChange, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox.engine import (
     MAX_PERIOD_PS,
@@ -31,7 +31,8 @@ from fairreplay.sandbox.engine import (
     UserRank,
     Workload,
 )
-from fairreplay.sandbox.policies import POLICIES
+from fairreplay.sandbox.policies import KNOW_DEADLINES, POLICIES
+from fairreplay.sandbox.policies.rpm_limit import over_limit
 from fairreplay.sandbox.policies.user import load_rank
 from fairreplay.trace.schema import ORDER
 from fairreplay.trace.values import epoch_us
@@ -39,6 +40,7 @@ from fairreplay.trace.values import epoch_us
 DEFAULT_POLICY: Final = "fcfs"
 MAX_STEP_PS: Final = 86_400 * PS_PER_SECOND
 """A step time model whose largest step takes longer than a day is a mistake of units."""
+DAY_PS: Final = 86_400 * PS_PER_SECOND
 MIN_WEIGHT: Final = Fraction(1, 10**6)
 MAX_WEIGHT: Final = Fraction(10**6)
 
@@ -62,6 +64,16 @@ State = TypeVar("State")
 
 Choice = str | UserRank
 """A policy of the sandbox by its name, or a ranking of the user's own."""
+
+
+class Names(Protocol):
+    """What settings depend on of a workload."""
+
+    @property
+    def tenants(self) -> tuple[str, ...]: ...
+
+    @property
+    def types(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -250,16 +262,41 @@ def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] |
     name = policy_name(policy)
     weights = _weigher(config, is_baseline=name == baseline_policy(config))
     made: list[Shard] = []
-    for part in parts(load, config) if planned is None else planned:
+    planned = parts(load, config) if planned is None else planned
+    limits: dict[str | None, Int64s] | None = None
+    for part in planned:
         work = part.workload
         if weights.by_row:
             work = replace(work, request_weight=_row_weights(load.frame, part.rows))
+        if policy_limits(part.cluster, policy, is_baseline=name == baseline_policy(config)):
+            limits = limits or _over_limits(load, planned, config.policy_table("rpm-limit").rpm)
+            work = replace(work, over_limit=limits[part.model][part.rows])
         plan = Plan(
-            settings=settings_over_time(part.cluster, config, policy, work.types, load.start_us),
+            settings=settings_over_time(part.cluster, config, policy, work, load.start_us),
             weights=_weights_over_time(weights, work.tenants, load.start_us),
         )
         made.append(Shard(model=part.model, replica=part.replica, rows=part.rows, workload=work, plan=plan))
     return tuple(made)
+
+
+def policy_limits(cluster: Cluster, policy: Choice, *, is_baseline: bool) -> bool:
+    """Whether ``rpm-limit`` is in force at any time."""
+    if not is_baseline:
+        return policy == "rpm-limit"
+    return any(engine.policy == "rpm-limit" for engine in (cluster.engine, *(state for _, state in cluster.changes)))
+
+
+def _over_limits(load: Load, planned: Sequence[Part], rpm: int) -> dict[str | None, Int64s]:
+    """By model, for each row of the load: 1 if the gateway before all replicas refuses it."""
+    arrival_ps = (load.frame["arrived_at"].to_physical().to_numpy() - load.start_us) * PS_PER_US
+    tenant = load.frame["tenant"].cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
+    found = {}
+    for model in dict.fromkeys(part.model for part in planned):
+        rows = np.sort(np.concatenate([part.rows for part in planned if part.model == model]))
+        over = np.zeros(len(load.frame), np.int64)
+        over[rows] = over_limit(arrival_ps[rows], tenant[rows], rpm)
+        found[model] = over
+    return found
 
 
 def _models(frame: pl.DataFrame) -> list[str | None]:
@@ -309,7 +346,7 @@ def stable_hash(text: str) -> int:
 
 
 def settings_over_time(
-    cluster: Cluster, config: Config, policy: Choice, types: Sequence[str], start_us: int
+    cluster: Cluster, config: Config, policy: Choice, names: Names, start_us: int
 ) -> tuple[tuple[int, EngineSettings], ...]:
     """The engine's settings from each instant on; what changed before the start is the first state."""
     is_baseline = policy_name(policy) == baseline_policy(config)
@@ -318,7 +355,7 @@ def settings_over_time(
         for name in ("block_size", "enable_prefix_caching", "async_scheduling"):
             if getattr(engine, name) != getattr(cluster.engine, name):
                 raise UsageError(f"cluster.changes: {name} cannot change during a replay: replay the two periods apart")
-        spec = _policy_spec(config, engine.policy if is_baseline else policy, types)
+        spec = _policy_spec(config, engine.policy if is_baseline else policy, names)
         _put(states, at, start_us, _engine_settings(engine, spec))
     return tuple(states)
 
@@ -333,7 +370,7 @@ def _put(states: list[tuple[int, State]], at: datetime | None, start_us: int, st
     states.append((at_ps, state))
 
 
-def _policy_spec(config: Config, policy: Choice, types: Sequence[str]) -> PolicySpec:
+def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
     table = config.policy_table(policy_name(policy))
     if isinstance(policy, UserRank):
         return PolicySpec(name="user", prompt_cost=table.prompt_cost, output_cost=table.output_cost, rank=policy)
@@ -342,10 +379,40 @@ def _policy_spec(config: Config, policy: Choice, types: Sequence[str]) -> Policy
     if policy == "type-priority":
         if not table.order:
             raise UsageError('policy "type-priority" needs [policies.type-priority] order = ["first type", ...]')
-        rank = tuple(table.order.index(name) if name in table.order else len(table.order) for name in types)
+        rank = tuple(table.order.index(name) if name in table.order else len(table.order) for name in names.types)
     return PolicySpec(
-        name=policy, prompt_cost=table.prompt_cost, output_cost=table.output_cost, lift=table.lift, type_rank=rank
+        name=policy,
+        prompt_cost=table.prompt_cost,
+        output_cost=table.output_cost,
+        lift=table.lift,
+        type_rank=rank,
+        slo_ps=tuple(_targets(config, policy, name) for name in names.tenants) if policy in KNOW_DEADLINES else (),
+        quantile=QUANTILES.index(table.quantile),
+        quantiles=tuple(sorted({QUANTILES.index(name) for name in table.quantiles})),
+        history=table.history,
+        gamma_ps=_picoseconds_of_ms(table.gamma_ms),
+        alpha_ps=_picoseconds_of_ms(table.alpha_ms),
+        slack_ps=_picoseconds_of_ms(table.slack_ms),
+        quantum=table.quantum,
+        predicted_output=table.predicted_output,
+        rpm=table.rpm,
     )
+
+
+def _targets(config: Config, policy: str, tenant: str) -> tuple[int, int, int]:
+    """The tenant's TTFT targets in picoseconds; what lies a day or more away is as good as a day."""
+    slo = config.slo_ttft_ms(tenant)
+    if slo is None:
+        raise UsageError(
+            f"policy {policy!r} needs TTFT targets, and tenant {tenant!r} has none: set [defaults] slo_ttft_ms = "
+            "{ p50 = ..., p90 = ..., p99 = ... }"
+        )
+    p50, p90, p99 = (min(_picoseconds_of_ms(getattr(slo, q)), DAY_PS) for q in QUANTILES)
+    return p50, p90, p99
+
+
+def _picoseconds_of_ms(ms: float) -> int:
+    return picoseconds(ms, 1000.0)
 
 
 def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
@@ -385,6 +452,7 @@ def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
         prefill_first=engine.batching == "prefill-first",
         prefill_interval=engine.prefill_interval,
         reserve_full_kv=engine.admission == "reserve",
+        victim=engine.victim or "",
     )
 
 

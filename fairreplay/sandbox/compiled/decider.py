@@ -21,7 +21,7 @@ from fairreplay.sandbox.compiled.ranking import (
     lowest_queue,
     take_turn,
 )
-from fairreplay.sandbox.compiled.sources import digest_of_sources
+from fairreplay.sandbox.compiled.sources import decider_sources, digest_of
 
 _NUMBER: Final = numba.types.int64
 _SIGNATURE: Final = _NUMBER(*(_NUMBER,) * 5)
@@ -62,4 +62,4 @@ def _decide(sources: int) -> Any:
 @lru_cache(maxsize=1)
 def decider() -> Any:
     """A C callback; its ``address`` is what the kernel calls. Compiled once and cached."""
-    return numba.cfunc(_SIGNATURE, cache=True, error_model="numpy", _nrt=False)(_decide(digest_of_sources()))
+    return numba.cfunc(_SIGNATURE, cache=True, error_model="numpy", _nrt=False)(_decide(digest_of(decider_sources())))

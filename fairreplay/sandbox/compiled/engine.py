@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -253,7 +253,7 @@ def _link(
     from fairreplay.sandbox.compiled.decider import decider
 
     e[at.DECIDER] = decider().address
-    linked = (queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights)
+    linked: tuple[Any, ...] = (queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights)
     for place, array in enumerate(linked):
         e[at.LINKS + place] = array.ctypes.data
 

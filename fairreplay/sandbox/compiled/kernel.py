@@ -17,7 +17,7 @@ from fairreplay.sandbox.compiled.members import refuse_anywhere
 from fairreplay.sandbox.compiled.prefix import first_blocks, number_chains
 from fairreplay.sandbox.compiled.segments import first_run
 from fairreplay.sandbox.compiled.service import Int32s
-from fairreplay.sandbox.compiled.sources import digest_of_sources
+from fairreplay.sandbox.compiled.sources import digest_of, kernel_sources
 from fairreplay.sandbox.compiled.stepping import (
     admit,
     count_prefilling,
@@ -262,4 +262,4 @@ def _kernel(sources: int) -> Callable[..., bool]:
     return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(advance)
 
 
-advance = _kernel(digest_of_sources())
+advance = _kernel(digest_of(kernel_sources()))
