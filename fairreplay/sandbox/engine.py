@@ -26,6 +26,9 @@ MAX_PERIOD_PS: Final = 2**63 - 1 - 10 * 86_400 * PS_PER_SECOND
 WEIGHT_SCALE: Final = 2**20
 """Service counters count ``tokens * cost * inverse_weight`` where ``inverse_weight = round(WEIGHT_SCALE / weight)``."""
 
+NO_CAP: Final = 2**62
+"""Tokens that no type is served in a window."""
+
 FLOOR_SCALE: Final = 2**20
 """A type's floor is its share of the tokens served, times this."""
 
@@ -39,12 +42,14 @@ NEVER_FITS: Final = 1
 LIVELOCK: Final = 2
 TOO_LONG: Final = 3
 RATE_LIMITED: Final = 4
+QUEUE_FULL: Final = 5
 REASON_NAMES: Final = {
     NO_REASON: "",
     NEVER_FITS: "never_fits",
     LIVELOCK: "livelock",
     TOO_LONG: "too_long",
     RATE_LIMITED: "rate_limited",
+    QUEUE_FULL: "queue_full",
 }
 
 VICTIMS: Final = ("last", "priority", "least-computed")
@@ -81,16 +86,20 @@ class UserRank:
 
 @dataclass(frozen=True)
 class TypeFloors:
-    """Soft floors: heads of a type that was served less than its share go before all others.
+    """Floors of request types, in tokens since the current window began.
 
-    A type is below its floor while ``served * FLOOR_SCALE < share * served by all types``, in tokens since the current
-    window began: prompt tokens count at first admission, output tokens as they are sampled.
+    Soft: heads of a type that was served less than its share go before all others; a type is below its floor while
+    ``served * FLOOR_SCALE < share * served by all types``. Hard: heads of a type that has been served ``caps`` tokens
+    are barred until the window ends, whether anybody else waits or not. Prompt tokens count at first admission, output
+    tokens as they are sampled.
     """
 
     shares: tuple[int, ...]
     """By type index, scaled by ``FLOOR_SCALE``; types without an entry have no floor."""
     window_ps: int = 60 * PS_PER_SECOND
     """Windows follow each other from instant 0 on."""
+    caps: tuple[int, ...] = ()
+    """By type index; types without an entry are never barred."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +138,9 @@ class PolicySpec:
     """Output tokens that ``wfq`` expects of a tenant of which none has finished yet."""
     rpm: int = 20
     """Requests of a tenant that ``rpm-limit`` lets through in any 60 s."""
+    preemption_threshold: int | None = None
+    """Under ``priority``: a head that does not fit takes the place of requests whose priority number is larger by more
+    than this (SGLang); None: nobody is preempted for a head (vLLM)."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +168,8 @@ class EngineSettings:
     prefill_interval: int = 10
     reserve_full_kv: bool = False
     """Admission holds the whole KV of a request (prompt and output) from the start."""
+    queue_limit: int = 0
+    """A request that arrives while so many wait is refused; 0: no limit."""
     victim: str = ""
     """One of ``VICTIMS``; empty: ``priority`` under the policy of that name, else ``last``, as vLLM does.
 

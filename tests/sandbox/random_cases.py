@@ -171,7 +171,11 @@ def _knobs(rng: np.random.Generator, work: Workload) -> dict[str, object]:
 
 def _floors(rng: np.random.Generator) -> TypeFloors:
     shares = tuple(int(share) for share in rng.integers(0, FLOOR_SCALE // 2, int(rng.integers(0, 4))))
-    return TypeFloors(shares, window_ps=int(rng.choice([300, 3000, 10**6])))
+    caps = (
+        tuple(int(cap) for cap in rng.choice([0, 10, 100, 1000], int(rng.integers(0, 4)))) if rng.random() < 0.4 else ()
+    )
+    window_ps = int(rng.choice([300, 3000, 10**6]))
+    return TypeFloors(shares, window_ps=window_ps, caps=tuple(max(1, cap) for cap in caps))
 
 
 def _settings(
@@ -198,6 +202,7 @@ def _settings(
             type_rank=tuple(rng.integers(0, 3, int(rng.integers(0, 4))).tolist()) if policy == "type-priority" else (),
             rank=RANKS[int(rng.integers(len(RANKS)))] if policy == "user" else None,
             floors=_floors(rng) if rng.random() < 0.25 else None,
+            preemption_threshold=int(rng.integers(0, 3)) if policy == "priority" and rng.random() < 0.5 else None,
             **(_knobs(rng, work) if policy in NEW else {}),
         ),
         "max_num_seqs": int(rng.integers(1, 9)),
@@ -213,6 +218,7 @@ def _settings(
         "prefill_first": not kept["async_scheduling"] and bool(rng.random() < 0.3),
         "prefill_interval": int(rng.integers(0, 5)),
         "reserve_full_kv": bool(rng.random() < 0.25),
+        "queue_limit": int(rng.integers(1, 6)) * int(rng.random() < 0.1),
         "victim": str(rng.choice(["", "last", "priority", "least-computed"], p=[0.7, 0.1, 0.1, 0.1])),
         **kept,
     }

@@ -18,7 +18,7 @@ from fairreplay.sandbox.compiled.waiting import (
     remove,
     waits,
 )
-from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, RATE_LIMITED, TOO_LONG, Int64s
+from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, QUEUE_FULL, RATE_LIMITED, TOO_LONG, Int64s
 
 
 @inlined
@@ -144,6 +144,8 @@ def take_arrivals(
         is_limited = e[at.POLICY] == at.RPM_LIMIT and queues[queue_of(e, queue_rows, request) + at.TARGET] != 0
         if is_limited and reason == NO_REASON:
             reason = RATE_LIMITED
+        if reason == NO_REASON and e[at.WAITING] >= e[at.QUEUE_LIMIT]:
+            reason = QUEUE_FULL
         if reason != NO_REASON:
             refuse(e, out, way, request, reason)
         else:

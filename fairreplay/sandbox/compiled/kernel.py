@@ -11,6 +11,7 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.changes import apply_changes, next_change, take_arrivals
 from fairreplay.sandbox.compiled.cohort import gather, scatter
+from fairreplay.sandbox.compiled.giving_way import make_room, may_give_way
 from fairreplay.sandbox.compiled.jit import compiled
 from fairreplay.sandbox.compiled.leaping import PASSES_OF_HOLD, cohort_pass
 from fairreplay.sandbox.compiled.members import refuse_anywhere
@@ -72,6 +73,11 @@ def one_pass(
 ) -> None:
     """Schedule a batch, start its step, take the output that is due in."""
     e[at.BATCH] = 0
+    if e[at.GIVES_WAY] != at.NO_CAP and e[at.WAITING] > 0 and e[at.RUNNING] > 0:
+        make_room(
+            e, run, free_slots, out, kept, queues, active, head, queue_rows, way, blocks, table, own, found, chains,
+            prefix_start, prefix_tokens, arrival, prompt, cut, priority, request_weight, weights,
+        )  # fmt: skip
     e[at.CAP] = prefill_cap(e)
     prefill_first = e[at.PREFILL_FIRST] != 0
     for attempt in range(2):
@@ -88,7 +94,7 @@ def one_pass(
         if prefill_first:
             prefilling = count_prefilling(run)
             may_admit = prefilling > 0 or prefilling == e[at.RUNNING] or e[at.DECODE_STEPS] >= e[at.INTERVAL]
-        if may_admit and e[at.PREEMPTED] == 0:
+        if may_admit and e[at.PREEMPTED] == e[at.YIELDED]:
             admit(
                 e, run, free_slots, batch, out, kept, queues, active, head, way, blocks, table, own, found, chains,
                 prefix_start, prefix_tokens, arrival, prompt, cut, request_weight, weights, left,
@@ -117,7 +123,12 @@ def one_pass(
     stuck = at.NONE
     if not has_batch and not took_output and e[at.PREEMPTED] == 0 and e[at.RUNNING] == 0 and e[at.WAITING] > 0:
         queue = next_queue(e, queues, active, head, way, kept, out, arrival, prompt, request_weight, weights)
-        stuck = queues[queue + at.HEAD]
+        if queue >= 0:
+            stuck = queues[queue + at.HEAD]
+        else:  # all types are barred until the window ends
+            e[at.CLOCK] = max(e[at.CLOCK], e[at.FLOOR_ENDS])
+            if e[at.NEXT_ARRIVAL] < len(arrival):
+                e[at.CLOCK] = max(start_ps, min(e[at.CLOCK], arrival[e[at.NEXT_ARRIVAL]]))
     elif e[at.IDLE_PASSES] > PASSES_WITHOUT_PROGRESS_MAX:
         e[at.IDLE_PASSES] = 0
         if e[at.WAITING] > 0:
@@ -152,6 +163,7 @@ def one_pass(
     if has_batch:
         e[at.STEPS] += 1
     e[at.PREEMPTED] = 0
+    e[at.YIELDED] = 0
 
 
 def _kernel(sources: int) -> Callable[..., bool]:
@@ -233,6 +245,11 @@ def _kernel(sources: int) -> Callable[..., bool]:
             take_arrivals(e, out, queues, active, queue_rows, way, arrival, prompt, cut)
             if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
                 continue  # all that arrived was refused at the door
+            if e[at.GIVES_WAY] != at.NO_CAP and e[at.WAITING] > 0 and may_give_way(e, run, queues, active, priority):
+                # somebody who runs might be preempted for a head: whether it is shows request by request
+                if e[at.COHORT]:
+                    scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
+                e[at.HOLD] = max(e[at.HOLD], 1)
             if may_leap and e[at.COHORT] == 0:
                 if e[at.HOLD] > 0:
                     e[at.HOLD] -= 1

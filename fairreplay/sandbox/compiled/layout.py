@@ -32,6 +32,8 @@ from __future__ import annotations
     WAITING,
     FREE,  # free blocks, negative while a smaller cache preempts
     PREEMPTED,  # victims since the last pass ended
+    YIELDED,  # those of them that made room for a head
+    YIELDED_TO,  # that head
     BATCH,  # requests in the batch at hand
     FIRST_FLYING,  # which of the two places for steps in flight is the older one
     FLYING,  # steps in flight: 0, 1 or 2
@@ -73,10 +75,10 @@ from __future__ import annotations
     HOLD,  # passes until the engine tries to leap again
     DECIDER,  # machine code of ``decider``
     VIRTUAL,  # wfq: the largest start tag served; drr and round-robin: the last visit of the ring
-) = range(53)
+) = range(55)
 
 # ---- addresses of arrays, for machine code that is called by address ----
-LINKS = 53
+LINKS = 55
 (
     TO_QUEUES,
     TO_ACTIVE,
@@ -91,7 +93,7 @@ LINKS = 53
 ) = range(LINKS, LINKS + 10)
 
 # ---- settings in force: a copy of one row of the settings table ----
-SETTINGS = 64
+SETTINGS = 68
 (
     BASE_PS,
     PREFILL_PS,
@@ -140,9 +142,11 @@ SETTINGS = 64
     ALLOWED_90,
     ALLOWED_99,
     WIDEST,  # quantile: place of the target that counts if none does
+    GIVES_WAY,  # priority: by how much more than this a running request must be less urgent to be preempted, or NO_CAP
+    QUEUE_LIMIT,  # NO_CAP if there is none
     AT_PS,
-) = range(SETTINGS, SETTINGS + 48)
-SETTINGS_WIDTH = 48
+) = range(SETTINGS, SETTINGS + 50)
+SETTINGS_WIDTH = 50
 SCALARS = SETTINGS + SETTINGS_WIDTH
 
 # ---- prefix caching ----
@@ -260,6 +264,7 @@ KEPT = 6
     OLDEST,  # place of its oldest outcome in ``misses``
 ) = range(24)
 QUEUE = 24
+CAP_OF = TARGET  # of a type under floors: tokens from which it is barred
 FINISHED_COUNT, OUTPUT_SUM = TARGET_50, TARGET_90  # of an owner under wfq: of its finished requests
 QUEUE_FACTS = 10  # rows of ``queue_facts``: rank, owner, type's entry, tenant, type, priority, TARGET, TARGET_50 ...
 

@@ -56,7 +56,12 @@ def lowest_queue(
     request_weight: Int64s,
     weights: Int64s,
 ) -> int:
-    """The queue whose head goes next: the lowest rank, types below their floor before the others."""
+    """The queue whose head goes next: the lowest rank, types below their floor before the others.
+
+    NONE: the types of all heads are barred.
+    """
+    if e[at.ACTIVE] == 1 and e[at.FIRST_TYPE] < 0:
+        return active[0]
     total = 0
     if e[at.FIRST_TYPE] >= 0:
         for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
@@ -72,6 +77,8 @@ def lowest_queue(
         is_above = 0
         if e[at.FIRST_TYPE] >= 0:
             kind = queues[queue + at.OF_TYPE] & at.INDEX
+            if served(e, queues, kind) >= queues[kind + at.CAP_OF]:
+                continue
             is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
         rank = rank_now(e, queues, queue) if moves else queues[queue + at.RANK]
         better = best < 0 or is_above < above

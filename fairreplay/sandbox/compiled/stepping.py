@@ -164,6 +164,8 @@ def try_head(
     if e[at.POLICY] == at.DRR and e[at.PREFIX] == at.BLOCKS:
         find_cached(e, queues, active, way, blocks, table, found, chains, prefix_start, prefix_tokens, prompt)
     queue = next_queue(e, queues, active, head, way, kept, out, arrival, prompt, request_weight, weights)
+    if queue < 0:
+        return at.NONE, 0, 0
     request = queues[queue + at.HEAD] & at.INDEX
     known = prompt[request]
     if way[request * at.WAY + at.PLACE] == at.BACK:
@@ -256,6 +258,8 @@ def admit(
         if queue < 0:
             return
         request = queues[queue + at.HEAD]
+        if e[at.YIELDED] > 0 and request != e[at.YIELDED_TO]:
+            return
         remove_head(e, queues, active, way, prompt, cut, queue)
         slot = seat(e, run, free_slots, out, kept, way, prompt, cut, queue, request)
         cached = 0

@@ -148,8 +148,8 @@ def next_queue(
     request_weight: Int64s,
     weights: Int64s,
 ) -> int:
-    """The queue whose head goes next; somebody waits."""
-    if e[at.ACTIVE] == 1:
+    """The queue whose head goes next, NONE if the types of all heads are barred; somebody waits."""
+    if e[at.ACTIVE] == 1 and e[at.FIRST_TYPE] < 0:
         return active[0] & at.INDEX
     if e[at.POLICY] == at.USER:
         for place in range(e[at.ACTIVE]):
@@ -161,9 +161,9 @@ def next_queue(
                 head[at.HEAD_FAILED] = 0
                 e[at.FAILED] = 1 + request
     if e[at.POLICY] >= at.KEEPS_RANKS:
-        return ask(e, at.LOWEST, 0, 0, 0) & at.INDEX
+        return ask(e, at.LOWEST, 0, 0, 0)
     if e[at.FIRST_TYPE] >= 0:
-        return _lowest_queue_above_floors(e, queues, active) & at.INDEX
+        return _lowest_queue_above_floors(e, queues, active)
     return _lowest_queue(e, queues, active) & at.INDEX
 
 
@@ -238,7 +238,7 @@ def _lowest_queue(e: Int64s, queues: Int64s, active: Int64s) -> int:
 
 @compiled
 def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s) -> int:
-    """As above, but types below their floor go before the others."""
+    """As above, but types below their floor go before the others, and barred ones not at all."""
     total = 0
     for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
         total += served(e, queues, number * at.QUEUE)
@@ -248,6 +248,8 @@ def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s) -> int
     for place in range(e[at.ACTIVE]):
         queue = active[place] & at.INDEX
         kind = queues[queue + at.OF_TYPE] & at.INDEX
+        if served(e, queues, kind) >= queues[kind + at.CAP_OF]:
+            continue
         is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
         rank = rank_of(e, queues, queue)
         better = best < 0 or is_above < above
