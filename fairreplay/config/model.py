@@ -96,6 +96,7 @@ class EngineKeys(Table):
     prefill_interval: int | None = Field(None, ge=0)
     admission: Literal["chunk", "reserve"] | None = None
     victim: Victim | None = None
+    queue_limit: int | None = Field(None, ge=1)
     speed: float | None = Field(None, gt=0)
     step_time: StepTime | None = None
 
@@ -135,7 +136,10 @@ class Defaults(Table):
 
 
 class TypeTable(Table):
-    """``[types.NAME]`` declares a request type; its keys come with the controls that read them."""
+    """``[types.NAME]`` declares a request type."""
+
+    floor: float | None = Field(None, ge=0, le=1)
+    """Its part of the tokens served, where ``[floor] enforce`` is on; none: no floor."""
 
 
 RuleColumn = Literal[
@@ -201,10 +205,25 @@ class TypeRule(Table):
         return values
 
 
+FloorMode = Literal["soft", "hard"]
+
+
 class Floor(Table):
     rule: Literal["cv", "eta", "inverse-sigma"] = "cv"
     reserve: float = Field(0.4, ge=0, le=1)
     eta: float = Field(0.5, ge=0)
+    enforce: FloorMode | None = None
+    """In the sandbox: a type below its floor goes first (soft); what is kept for a type is lent to none (hard)."""
+    window_tokens: int | None = Field(None, ge=1)
+    """``hard``: tokens that a replica serves in a window; floors are parts of these."""
+    reserve_tokens: int | None = Field(None, ge=0)
+    """``hard``: the tokens of a window that are kept for the type ``chat``, in place of its floor."""
+
+    @model_validator(mode="after")
+    def _hard_floors_are_tokens(self) -> Floor:
+        if self.enforce == "hard" and self.window_tokens is None:
+            raise ValueError('enforce = "hard" needs window_tokens, the tokens that a replica serves in a window')
+        return self
 
 
 class Emergency(Table):
@@ -240,6 +259,8 @@ class PolicyTable(Table):
     """``qoserve``: by how much each prompt token moves a deadline back."""
     slack_ms: float = Field(0.0, ge=0)
     """``wfq+edf``: a head whose deadline is closer than this goes first."""
+    preemption_threshold: int | None = Field(None, ge=0)
+    """``priority``: a request that does not fit takes the place of those whose number is larger by more than this."""
     rpm: int = Field(20, ge=1, le=10**9)
     """``rpm-limit``: requests of a tenant that pass in any minute."""
 
@@ -306,6 +327,8 @@ class Engine(Table):
     admission: Literal["chunk", "reserve"] = "chunk"
     victim: Victim | None = None
     """None: the policy's own: by priority under ``priority``, else the last."""
+    queue_limit: int | None = None
+    """A request that arrives at a replica while so many wait is refused."""
     speed: float = 1.0
     step_time: StepTime = StepTime()
 

@@ -19,6 +19,7 @@ import polars as pl
 from fairreplay.config.model import QUANTILES, Cluster, Config, Engine, EngineChange, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox.engine import (
+    FLOOR_SCALE,
     MAX_PERIOD_PS,
     PS_PER_SECOND,
     PS_PER_US,
@@ -28,6 +29,7 @@ from fairreplay.sandbox.engine import (
     Plan,
     PolicySpec,
     StepTime,
+    TypeFloors,
     UserRank,
     Workload,
 )
@@ -41,6 +43,8 @@ DEFAULT_POLICY: Final = "fcfs"
 MAX_STEP_PS: Final = 86_400 * PS_PER_SECOND
 """A step time model whose largest step takes longer than a day is a mistake of units."""
 DAY_PS: Final = 86_400 * PS_PER_SECOND
+RESERVED_TYPE: Final = "chat"
+"""Whose tokens ``[floor] reserve_tokens`` keeps."""
 MIN_WEIGHT: Final = Fraction(1, 10**6)
 MAX_WEIGHT: Final = Fraction(10**6)
 
@@ -372,8 +376,10 @@ def _put(states: list[tuple[int, State]], at: datetime | None, start_us: int, st
 
 def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
     table = config.policy_table(policy_name(policy))
+    floors = type_floors(config, names.types)
     if isinstance(policy, UserRank):
-        return PolicySpec(name="user", prompt_cost=table.prompt_cost, output_cost=table.output_cost, rank=policy)
+        costs = {"prompt_cost": table.prompt_cost, "output_cost": table.output_cost}
+        return PolicySpec(name="user", rank=policy, floors=floors, **costs)
     check_policy(policy)
     rank: tuple[int, ...] = ()
     if policy == "type-priority":
@@ -396,7 +402,35 @@ def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
         quantum=table.quantum,
         predicted_output=table.predicted_output,
         rpm=table.rpm,
+        preemption_threshold=table.preemption_threshold if policy == "priority" else None,
+        floors=floors,
     )
+
+
+def type_floors(config: Config, types: Sequence[str]) -> TypeFloors | None:
+    """The floors that ``[floor] enforce`` puts in force, None if it does not.
+
+    Hard: of the ``window_tokens`` of a window each type may take all but what is kept for the others.
+
+    Raises:
+        UsageError: no type has a floor, or they add up to more than there is.
+    """
+    floor = config.floor
+    if floor.enforce is None:
+        return None
+    share = {name: Fraction(repr(own.floor)) for name, own in config.types.items() if own.floor}
+    if not share and not floor.reserve_tokens:
+        raise UsageError(f'[floor] enforce = "{floor.enforce}" needs floors: set [types.NAME] floor = 0.1')
+    kept = {name: int(part * (floor.window_tokens or 0)) for name, part in share.items()}
+    if floor.enforce == "hard" and floor.reserve_tokens is not None:
+        kept[RESERVED_TYPE] = floor.reserve_tokens
+    if sum(share.values()) > 1 or sum(kept.values()) > (floor.window_tokens or sum(kept.values())):
+        raise UsageError(f"the floors of types {', '.join(sorted({*share, *kept}))} add up to more than is served")
+    window_ps = window_us(config.window.size) * PS_PER_US
+    if floor.enforce == "soft":
+        return TypeFloors(tuple(int(share.get(name, 0) * FLOOR_SCALE) for name in types), window_ps)
+    others = {name: sum(kept.values()) - kept.get(name, 0) for name in types}
+    return TypeFloors((), window_ps, tuple((floor.window_tokens or 0) - others[name] for name in types))
 
 
 def _targets(config: Config, policy: str, tenant: str) -> tuple[int, int, int]:
@@ -453,6 +487,7 @@ def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
         prefill_interval=engine.prefill_interval,
         reserve_full_kv=engine.admission == "reserve",
         victim=engine.victim or "",
+        queue_limit=engine.queue_limit or 0,
     )
 
 

@@ -216,6 +216,7 @@ def config_hash(
         },
         "weights": config.weights.model_dump(mode="json"),
         **_targets(config, policy),
+        **_enforced_floors(config),
         "parameters": config.policy_table(policy).model_dump(mode="json"),
     }
     if rank_digest is not None:
@@ -237,6 +238,14 @@ def _targets(config: Config, policy: str) -> dict[str, object]:
         "": config.defaults.slo_ttft_ms
     }
     return {"targets": {name: None if slo is None else slo.model_dump(mode="json") for name, slo in own.items()}}
+
+
+def _enforced_floors(config: Config) -> dict[str, object]:
+    """Type floors, where they are in force."""
+    if config.floor.enforce is None:
+        return {}
+    shares = {name: own.floor for name, own in sorted(config.types.items())}
+    return {"floors": [config.floor.model_dump(mode="json"), shares, config.window.size]}
 
 
 def run_shards(load: Load, planned: Sequence[Shard]) -> Replayed:
