@@ -20,6 +20,7 @@ from fairreplay.cli import (
     metrics,
     replay,
     report,
+    review,
     synth,
     verify,
 )
@@ -59,6 +60,7 @@ COMMANDS = (
     episodes,
     explain,
     report,
+    review,
     export,
     calibrate,
     verify,
