@@ -11,6 +11,7 @@ import typer
 from fairreplay import __version__
 from fairreplay.cli import (
     calibrate,
+    compare,
     demo,
     episodes,
     evaluate,
@@ -61,6 +62,7 @@ COMMANDS = (
     explain,
     report,
     review,
+    compare,
     export,
     calibrate,
     verify,
