@@ -18,8 +18,10 @@ from fairreplay.config.model import Config, SloTtft
 from fairreplay.metrics import jfi, preemption, scr, service, types
 from fairreplay.metrics import weights as in_force
 from fairreplay.metrics.entitlement import Floats, entitlements, fair_weights, over_time
-from fairreplay.metrics.load import Bools, Columns, Group, Ints, Load
+from fairreplay.metrics.held import Held
+from fairreplay.metrics.load import NEEDED, Bools, Columns, Group, Ints, Load
 from fairreplay.metrics.options import MeasureOptions
+from fairreplay.metrics.scanned import Scanned
 from fairreplay.metrics.windows import Grid, grid
 from fairreplay.trace.schema import TIMESTAMP
 
@@ -110,6 +112,8 @@ class Measured:
 CELLS_MAX: Final = 1 << 19
 ROWS_MAX: Final = 1 << 19
 """Windows are measured in parts of about so many (window, tenant) cells and requests, which bounds the memory."""
+ROWS_HELD_MAX: Final = 1 << 24
+"""A scan of no more rows is read once and held (some 100 bytes a row); a longer one is read part by part."""
 
 
 def measure(
@@ -124,7 +128,7 @@ def measure(
     ``slo`` holds every source to the same targets: those that ``slos_of`` gave for the log. A request counts in the
     window of its arrival; service counts when it is delivered, also for requests that arrived before ``since``.
     """
-    load = Load(outcome)
+    load = loaded(outcome)
     targets, assumed = slo if slo is not None else _slos(load, config, options)
     found = _tables(load, config, options, targets, source)
     return Measured(
@@ -145,7 +149,16 @@ def measure_windows(
     slo: Mapping[str, SloTtft],
 ) -> pl.DataFrame:
     """The table ``windows`` of ``measure`` alone: in less time, for whoever asks for many outcomes of one episode."""
-    return _joined(_tables(Load(outcome), config, options, slo, source, only_windows=True), "windows", WINDOW_SCHEMA)
+    return _joined(_tables(loaded(outcome), config, options, slo, source, only_windows=True), "windows", WINDOW_SCHEMA)
+
+
+def loaded(outcome: pl.DataFrame | pl.LazyFrame) -> Load:
+    """``outcome`` as a load; of a scan, one that is not too long is read once and held."""
+    if isinstance(outcome, pl.DataFrame):
+        return Held(outcome)
+    if outcome.select(pl.len()).collect(engine="streaming").item() > ROWS_HELD_MAX:
+        return Scanned(outcome)
+    return Held(outcome.select("model", *NEEDED).collect(engine="streaming"))
 
 
 def models(rows: pl.DataFrame) -> list[str | None]:
@@ -162,7 +175,7 @@ def slos_of(
     outcome: pl.DataFrame | pl.LazyFrame, config: Config, options: MeasureOptions
 ) -> tuple[dict[str, SloTtft], bool]:
     """TTFT targets by tenant, and whether they were assumed from ``outcome``."""
-    return _slos(Load(outcome), config, options)
+    return _slos(loaded(outcome), config, options)
 
 
 def _slos(load: Load, config: Config, options: MeasureOptions) -> tuple[dict[str, SloTtft], bool]:
@@ -205,14 +218,14 @@ def _tables(
         stamp = (pl.lit(group.model, pl.String).alias("model"), pl.lit(source).alias("source"))
 
         def sums_of(
-            rows: Columns, part: Grid, group: Group = group, targets: Ints = targets
+            rows: Sequence[Columns], part: Grid, group: Group = group, targets: Ints = targets
         ) -> tuple[service.Sums, _Tables]:
             sums = service.sums(rows, part, group, targets, end_us, config.cost, options)
             return sums, _tenant_tables(sums, part, group, config, options, targets, only_windows)
 
         earlier: types.Arrivals | None = None
         parts = whole.parts(windows_max)
-        for sums, tables in in_order(sums_of, _parts(load, group, whole, windows_max)):
+        for sums, tables in in_order(sums_of, load.parts(group, whole, windows_max)):
             kinds = types.measured(sums, config, earlier)
             earlier = kinds.last
             windows = tables.windows.with_columns(
@@ -229,16 +242,6 @@ def _tables(
                 )
             )
     return found
-
-
-def _parts(load: Load, group: Group, whole: Grid, windows_max: int) -> Iterator[tuple[Columns, Grid]]:
-    """Parts of the grid in time order, each with the rows that arrived in it or last until it."""
-    before = load.lasting(group, whole.start_us)
-    for part in whole.parts(windows_max):
-        rows = before.followed_by(load.slice(group, part.start_us, part.end_us))
-        if part.end_us < whole.end_us:
-            before = rows.take(rows.lasts_until(part.end_us))
-        yield rows, part
 
 
 def in_order(function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> Iterator[Result]:

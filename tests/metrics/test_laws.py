@@ -16,7 +16,8 @@ from fairreplay.config.load import parse_config
 from fairreplay.metrics.entitlement import entitlements
 from fairreplay.metrics.measure import Measured, measure
 from fairreplay.metrics.options import measure_options
-from fairreplay.metrics.quantiles import nearest_rank, needed
+from fairreplay.metrics.quantiles import medians_below, nearest_rank, needed
+from fairreplay.metrics.scr import ordered_in_cells
 from tests.metrics.test_naive import CONFIG, requests
 from tests.sandbox.frames import canonical
 
@@ -29,6 +30,27 @@ def measured(rows: list[dict[str, Any]], **options: Any) -> Measured:
     config = parse_config(CONFIG, "test")
     given_options = {"window": "10s", "min_samples": 1} | options
     return measure(canonical(rows), config, measure_options(config, **given_options), "logged")
+
+
+@LAW
+@given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1 << 40), st.booleans()), max_size=60))
+def test_medians_without_some_rows_are_numpys_rounded_down(keys: int, rows: list[tuple[int, int, bool]]) -> None:
+    rows = [(key % keys, value, left_out) for key, value, left_out in rows]
+    key, values = (np.array([row[place] for row in rows], np.int64) for place in (0, 1))
+    without = np.array([row[2] for row in rows], np.bool_)
+    found = medians_below(key, values, without, keys)
+    for of in range(keys):
+        own = values[(key == of) & ~without]
+        assert found[of] == (np.median(own) // 1 if len(own) and without.any() else 0)
+
+
+@LAW
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1000)), max_size=250))
+def test_values_are_sorted_in_their_cells_small_and_large(rows: list[tuple[int, int]]) -> None:
+    cell, value = (np.array([row[place] for row in rows], np.int64) for place in (0, 1))
+    known = np.bincount(cell, minlength=4)
+    ordered = ordered_in_cells(cell, value, np.cumsum(known) - known, known)
+    assert ordered.tolist() == [value for _, value in sorted(rows)]
 
 
 @LAW
