@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairreplay.cli.console import note, out, out_json, table
+from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_source
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -46,17 +47,19 @@ def metrics(
     strict_samples: StrictSamplesOption = False,
     refusals: RefusalsOption = "miss",
     spread: SpreadOption = "phases",
+    fail_on: FailOnOption = None,
     store: StoreOption = DEFAULT_STORE,
     config: ConfigOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Show SCR, JFI and type fairness by window and model, for the log and for every replay."""
-    from fairreplay.causes.review import period_of, sources
+    from fairreplay.causes.review import period_of, production, sources
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import hop_us, measure_options
     from fairreplay.store.store import open_store
 
+    check_level(fail_on)
     begin, end = period(since, until)
     settings = load_config(config)
     options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
@@ -76,9 +79,12 @@ def metrics(
                 "periods": [row for source in found for row in periods(source, settings)],
             }
         )
-        return
-    if quiet:
-        return
+    elif not quiet:
+        _show(found, shown, settings)
+    fail_at(fail_on, worst_of_source(production(found)))
+
+
+def _show(found: list[Source], shown: list[Source], settings: Config) -> None:
     for source, seen in zip(found, shown, strict=True):
         windows = seen.measured.windows
         out(f"{source.name}: {len(windows)} windows")

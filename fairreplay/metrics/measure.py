@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fairreplay.config.model import Config, SloTtft
 from fairreplay.metrics import jfi, preemption, scr, service, types
 from fairreplay.metrics import weights as in_force
-from fairreplay.metrics.entitlement import Floats, entitlements, fair_weights
+from fairreplay.metrics.entitlement import Floats, entitlements, fair_weights, over_time
 from fairreplay.metrics.held import Held
 from fairreplay.metrics.load import Bools, Columns, Group, Ints, Load
 from fairreplay.metrics.options import MeasureOptions
@@ -295,7 +295,7 @@ def _tenant_tables(
 ) -> _Tables:
     """The tables of the windows of ``part``, type fairness left out: its floors follow from the part before."""
     judged = scr.judged(sums.tenants.sums, targets, options.min_samples)
-    weights = fair_weights(config, group.tenants)
+    weights = over_time(config, part.starts_us(), lambda at: fair_weights(config, group.tenants, at))
     got, backlog = sums.tenants.served(config.cost), sums.tenants.backlog()
     demand = got + sums.tenants.unmet(config.cost)
     entitled = entitlements(got.sum(axis=1), weights, demand)
@@ -305,7 +305,7 @@ def _tenant_tables(
         pl.Series("requests", judged.requests.sum(axis=1)),
         *_scr(judged, weights, group.tenants),
         _column("jfi", jfi.jain(x, entitled > 0)),
-        _column("jfi_raw", _jfi_raw(got, config, group.tenants)),
+        _column("jfi_raw", _jfi_raw(got, config, group.tenants, part.starts_us())),
         _column("min_x", min_x),
         _names("min_x_tenant", group.tenants, whose),
         _column("service_gap", jfi.service_gap(got / weights, sums.through)),
@@ -320,7 +320,6 @@ def _tenant_tables(
     ttft_ms = {q: np.where(np.isfinite(value), value / 1000, np.nan) for q, value in ttft_us.items()}
     stated = in_force.configured(config, group.tenants, part.starts_us())
     weight = np.where(np.isnan(sums.in_force), stated, sums.in_force)
-    committed = config.commitments()
     tenants = _long(
         part,
         "tenant",
@@ -337,7 +336,7 @@ def _tenant_tables(
         **{f"ttft_{q}_ms": value for q, value in ttft_ms.items()},
         tail_ratio=ttft_ms["p99"] / np.where(ttft_ms["p50"] > 0, ttft_ms["p50"], np.nan),
         weight=weight,
-        skew=in_force.skews(weight, np.array([committed.get(name, 0) for name in group.tenants], np.float64)),
+        skew=in_force.skews(weight, in_force.committed(config, group.tenants, part.starts_us())),
     ).with_columns(pl.when("decided").then("passed").alias("pass"))
     return _Tables(windows, tenants, None)
 
@@ -366,15 +365,17 @@ def _scr(judged: scr.Judged, weights: Floats, tenants: Sequence[str]) -> list[pl
     ]
 
 
-def _jfi_raw(got: Floats, config: Config, tenants: Sequence[str]) -> Floats:
+def _jfi_raw(got: Floats, config: Config, tenants: Sequence[str], starts_us: Ints) -> Floats:
     """The essay's form: served over committed tokens, of all tenants with a commitment, quiet ones included."""
-    committed = config.commitments()
-    if not committed:
+    promised = [
+        name for name, tenant in config.tenants.items() if tenant.committed_tokens_per_month or tenant.commitments
+    ]
+    if not promised:
         return np.full(len(got), np.nan)
     column = {name: index for index, name in enumerate(tenants)}
-    served = np.stack([got[:, column[name]] if name in column else np.zeros(len(got)) for name in committed], axis=1)
-    x = served / np.array(list(committed.values()), np.float64)
-    return jfi.jain(x, np.ones_like(x, np.bool_))
+    served = np.stack([got[:, column[name]] if name in column else np.zeros(len(got)) for name in promised], axis=1)
+    tokens = np.broadcast_to(in_force.committed(config, promised, starts_us), served.shape)
+    return jfi.jain(served / np.where(tokens > 0, tokens, 1.0), tokens > 0)
 
 
 # ---- arrays as columns ----
@@ -434,7 +435,7 @@ def _assumptions(
     unknown = max(load.unknown("prompt_tokens"), load.unknown("output_tokens"))
     if unknown:
         said.append(f"sizes are unknown in {unknown} rows: what they ask for is taken to be their tenant's median")
-    if not any(tenant.committed_tokens_per_month or tenant.weight for tenant in config.tenants.values()):
+    if not config.says_weights():
         said.append("no commitments or weights are set: every tenant is entitled to the same share")
     if options.refusals == "drop":
         said.append("refused requests are left out of SCR (--refusals drop)")
