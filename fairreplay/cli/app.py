@@ -20,6 +20,7 @@ from fairreplay.cli import (
     metrics,
     replay,
     report,
+    sql,
     synth,
     verify,
 )
@@ -60,6 +61,7 @@ COMMANDS = (
     explain,
     report,
     export,
+    sql,
     calibrate,
     verify,
     synth,

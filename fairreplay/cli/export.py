@@ -114,7 +114,7 @@ def _table(results: Results, what: str, to: str, output: Path | None, *, json: b
 
     if to == "parquet" and output is None and sys.stdout.isatty():
         raise UsageError("export --to parquet: not for a terminal; name a file with -o, or pipe it")
-    rows = _written(output, lambda stream: write(results, what, to, stream))
+    rows = written(output, lambda stream: write(results, what, to, stream))
     if json:
         console.out_json({"table": what, "to": to, "path": str(output), "rows": rows})
     elif output is not None:
@@ -127,7 +127,7 @@ def _prometheus(results: Results, to: str | None, output: Path | None, *, json: 
     if to is not None:
         raise UsageError("export prometheus takes no --to: it is OpenMetrics text")
     text, remarks = exposition(results)
-    _written(output, lambda stream: stream.write(text.encode()))
+    written(output, lambda stream: stream.write(text.encode()))
     for remark in remarks:
         console.note(remark, quiet=quiet)
     samples = sum(not line.startswith("#") for line in text.splitlines())
@@ -148,7 +148,7 @@ def _grafana(to: str | None, output: Path | None, *, json: bool, quiet: bool) ->
     if output is None:
         if json:
             raise UsageError("export --json: stdout is taken by the export; name a file with -o")
-        _written(None, lambda stream: stream.write(made[to or "dashboard"]()))
+        written(None, lambda stream: stream.write(made[to or "dashboard"]()))
         if to is None:
             console.note("the alert rules: fairreplay export grafana --to rules", quiet=quiet)
         return
@@ -160,7 +160,7 @@ def _grafana(to: str | None, output: Path | None, *, json: bool, quiet: bool) ->
         places = {"dashboard": output / DASHBOARD, "rules": output / RULES}
     for part, path in places.items():
         content = made[part]()
-        _written(path, lambda stream, content=content: stream.write(content))  # type: ignore[misc]
+        written(path, lambda stream, content=content: stream.write(content))  # type: ignore[misc]
     if json:
         console.out_json({"table": "grafana", "paths": {part: str(path) for part, path in places.items()}})
     else:
@@ -168,7 +168,7 @@ def _grafana(to: str | None, output: Path | None, *, json: bool, quiet: bool) ->
             console.note(f"{part} written to {console.printable(str(path))}", quiet=quiet)
 
 
-def _written(output: Path | None, write: Callable[[BinaryIO], int]) -> int:
+def written(output: Path | None, write: Callable[[BinaryIO], int]) -> int:
     """What ``write`` gives, on stdout or in the file ``output``, which is there whole or not at all.
 
     Raises:

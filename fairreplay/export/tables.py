@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -137,9 +138,14 @@ def write_jsonl(frames: Frames, schema: Schema, stream: BinaryIO) -> int:
     """One object a row with every column. The number of rows."""
     rows = 0
     for frame in frames:
-        stream.write(_times_as_text(frame, schema).write_ndjson().encode())
+        stream.write(json_lines(frame, schema))
         rows += frame.height
     return rows
+
+
+def json_lines(frame: pl.DataFrame, schema: Schema) -> bytes:
+    """One object a row with every column, each on its line."""
+    return _times_as_text(frame, schema).write_ndjson().encode()
 
 
 def write_csv(frames: Frames, schema: Schema, stream: BinaryIO) -> int:
@@ -161,7 +167,8 @@ def write_parquet(frames: Frames, schema: Schema, stream: BinaryIO) -> int:
     rows = 0
     with pq.ParquetWriter(stream, columns, compression="zstd") as writer:
         for frame in frames:
-            writer.write_table(frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(columns))
+            plain = frame.with_columns(cs.by_dtype(pl.Int128).cast(pl.Decimal(38, 0)))  # Arrow has no such integer
+            writer.write_table(plain.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(columns))
             rows += frame.height
     return rows
 
@@ -189,8 +196,11 @@ def export(results: Results, table: str, kind: str, stream: BinaryIO) -> int:
 
 
 def _times_as_text(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
-    times = (name for name, dtype in schema.items() if isinstance(dtype, pl.Datetime))
-    return frame.with_columns(pl.col(name).dt.strftime(_ISO) for name in times)
+    return frame.with_columns(
+        pl.col(name).dt.strftime(_ISO if dtype.time_zone else _ISO.removesuffix("Z"))
+        for name, dtype in schema.items()
+        if isinstance(dtype, pl.Datetime)
+    )
 
 
 def _harmless(name: str) -> pl.Expr:
@@ -227,5 +237,7 @@ def _arrow_type(dtype: Any) -> pa.DataType:
         return pa.timestamp(dtype.time_unit, tz="UTC")
     if isinstance(dtype, pl.List):
         return pa.list_(_arrow_type(dtype.inner))
+    if isinstance(dtype, pl.Int128):
+        return pa.decimal128(38, 0)
     plain = pl.Series(dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest()).type
     return pa.string() if pa.types.is_large_string(plain) else plain

@@ -31,7 +31,9 @@ Connection: TypeAlias = duckdb.DuckDBPyConnection
 
 
 @contextmanager
-def session(store: Path, tables: Mapping[str, object], spill: Path | None = None) -> Iterator[Connection]:
+def session(
+    store: Path, tables: Mapping[str, object], spill: Path | None = None, absent: Mapping[str, str] | None = None
+) -> Iterator[Connection]:
     """A connection that knows ``tables`` (Arrow datasets or tables by name) and nothing else.
 
     Args:
@@ -39,11 +41,14 @@ def session(store: Path, tables: Mapping[str, object], spill: Path | None = None
         tables: names may be any text.
         spill: a folder for what does not fit into ``MEMORY_LIMIT``, for SQL of our own. Without one no file at all is
             within reach of DuckDB, and the limit is its own (80 % of the memory).
+        absent: tables that are listed but not at hand, and what is said to a query that reaches one.
     """
     connection = duckdb.connect(":memory:", config=_LOCKED)
     try:
         for name, table in tables.items():
             connection.register(name, table)
+        for name, said in (absent or {}).items():
+            connection.execute(f"CREATE VIEW {identifier(name)} AS SELECT error({literal(said)}) AS {identifier(name)}")
         connection.execute("SET TimeZone = 'UTC'")
         if spill is None:
             connection.execute("SET temp_directory = ''")
