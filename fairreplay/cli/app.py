@@ -22,6 +22,7 @@ from fairreplay.cli import (
     replay,
     report,
     review,
+    sql,
     synth,
     verify,
 )
@@ -64,6 +65,7 @@ COMMANDS = (
     review,
     compare,
     export,
+    sql,
     calibrate,
     verify,
     synth,

@@ -143,27 +143,18 @@ def periods(source: Source, config: Config) -> list[dict[str, Any]]:
     """One JSON object a model group of the source: figures without the drain, alerts, modes that would have fired."""
     from dataclasses import asdict
 
-    from fairreplay.metrics.alerts import alerts, emergency_modes, figures
-    from fairreplay.metrics.entitlement import fair_weights
-    from fairreplay.metrics.measure import models, of_model
+    from fairreplay.export.results import periods as of_period
 
-    measured = source.measured
-    found = []
-    for model in models(measured.windows):
-        windows, tenants = of_model(measured.windows, model), of_model(measured.tenants, model)
-        names = sorted(tenants["tenant"].unique().to_list())
-        weights = dict(zip(names, fair_weights(config, names).tolist(), strict=True))
-        modes = emergency_modes(windows, tenants, config.emergency.jfi, weights)
-        found.append(
-            {
-                "model": model,
-                "source": source.name,
-                "figures": {figure.metric: _stamped(asdict(figure)) for figure in figures(windows)},
-                "alerts": [_stamped(asdict(alert)) for alert in alerts(windows)],
-                "emergency_modes": [_stamped(asdict(mode)) for mode in modes],
-            }
-        )
-    return found
+    return [
+        {
+            "model": period.model,
+            "source": period.source,
+            "figures": {figure.metric: _stamped(asdict(figure)) for figure in period.figures},
+            "alerts": [_stamped(asdict(alert)) for alert in period.alerts],
+            "emergency_modes": [_stamped(asdict(mode)) for mode in period.modes],
+        }
+        for period in of_period(source, config)
+    ]
 
 
 def _stamped(row: dict[str, Any]) -> dict[str, Any]:
