@@ -11,6 +11,7 @@ import typer
 from fairreplay import __version__
 from fairreplay.cli import (
     calibrate,
+    compare,
     demo,
     episodes,
     evaluate,
@@ -20,6 +21,8 @@ from fairreplay.cli import (
     metrics,
     replay,
     report,
+    review,
+    sql,
     synth,
     verify,
 )
@@ -59,7 +62,10 @@ COMMANDS = (
     episodes,
     explain,
     report,
+    review,
+    compare,
     export,
+    sql,
     calibrate,
     verify,
     synth,

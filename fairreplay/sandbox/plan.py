@@ -16,7 +16,8 @@ from typing import Final, Protocol, TypeVar
 import numpy as np
 import polars as pl
 
-from fairreplay.config.model import QUANTILES, Cluster, Config, Engine, EngineChange, resolve_cluster
+from fairreplay.config.durations import window_us
+from fairreplay.config.model import BEFORE_ALL, QUANTILES, Cluster, Config, Engine, EngineChange, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox.engine import (
     FLOOR_SCALE,
@@ -378,8 +379,9 @@ def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
     table = config.policy_table(policy_name(policy))
     floors = type_floors(config, names.types)
     if isinstance(policy, UserRank):
-        costs = {"prompt_cost": table.prompt_cost, "output_cost": table.output_cost}
-        return PolicySpec(name="user", rank=policy, floors=floors, **costs)
+        return PolicySpec(
+            name="user", prompt_cost=table.prompt_cost, output_cost=table.output_cost, rank=policy, floors=floors
+        )
     check_policy(policy)
     rank: tuple[int, ...] = ()
     if policy == "type-priority":
@@ -426,7 +428,7 @@ def type_floors(config: Config, types: Sequence[str]) -> TypeFloors | None:
         kept[RESERVED_TYPE] = floor.reserve_tokens
     if sum(share.values()) > 1 or sum(kept.values()) > (floor.window_tokens or sum(kept.values())):
         raise UsageError(f"the floors of types {', '.join(sorted({*share, *kept}))} add up to more than is served")
-    window_ps = window_us(config.window.size) * PS_PER_US
+    window_ps = window_us(config.window.size, "window.size") * PS_PER_US
     if floor.enforce == "soft":
         return TypeFloors(tuple(int(share.get(name, 0) * FLOOR_SCALE) for name in types), window_ps)
     others = {name: sum(kept.values()) - kept.get(name, 0) for name in types}
@@ -510,11 +512,15 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
     A committed share is scaled so that the mean commitment weighs 1. Under rule ``committed`` a tenant without a
     commitment has its configured weight, else 1 (as in ``metrics``).
     """
-    committed = config.commitments()
-    total = sum(committed.values())
+    dated = config.commitment_instants()
+    promised = {at: config.commitments(at or BEFORE_ALL) for at in (None, *dated)}
 
-    def share(tenant: str) -> Fraction:
-        return Fraction(committed[tenant] * len(committed), total) if tenant in committed else Fraction(1)
+    def share(tenant: str, at: datetime | None) -> Fraction | None:
+        """The part of a mean commitment; null without one."""
+        committed = promised[max((one for one in dated if at is not None and one <= at), default=None)]
+        if tenant not in committed:
+            return None
+        return Fraction(committed[tenant] * len(committed), sum(committed.values()))
 
     def static(tenant: str, at: datetime | None) -> Fraction | None:
         table = config.tenants.get(tenant)
@@ -527,17 +533,18 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
                     weight = change.weight
         return None if weight is None else Fraction(repr(weight))
 
-    instants = tuple(sorted({change.at for tenant in config.tenants.values() for change in tenant.changes}))
+    changes = {change.at for tenant in config.tenants.values() for change in tenant.changes}
+    instants = tuple(sorted(changes | set(dated)))
     if is_baseline:
-        return _Weigher(by_row=True, at=lambda tenant, at: static(tenant, at) or share(tenant), instants=instants)
+        return _Weigher(
+            by_row=True, at=lambda tenant, at: static(tenant, at) or share(tenant, at) or Fraction(1), instants=instants
+        )
     rule = config.weights.rule
     if rule == "protected":
         raise UsageError('[weights] rule = "protected" is not simulated yet: use "committed", "static" or "logged"')
     return _Weigher(
         by_row=rule == "logged",
-        at=lambda tenant, at: (
-            share(tenant) if rule == "committed" and tenant in committed else static(tenant, at) or Fraction(1)
-        ),
+        at=lambda tenant, at: (share(tenant, at) if rule == "committed" else None) or static(tenant, at) or Fraction(1),
         instants=instants,
     )
 

@@ -17,6 +17,7 @@ from fairreplay.sandbox.compiled.calendar import PLACES_MIN
 from fairreplay.sandbox.compiled.kernel import advance
 from fairreplay.sandbox.compiled.service import Int32s
 from fairreplay.sandbox.compiled.user_rank import compile_rank
+from fairreplay.sandbox.distinct import distinct_columns
 from fairreplay.sandbox.engine import (
     NEVER,
     NO_CAP,
@@ -364,7 +365,7 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
         number, first = workload.tenant, np.zeros((5, len(workload.tenants)), np.int64)
         first[1] = np.arange(len(workload.tenants))
     else:
-        first, number = _distinct(
+        keys = np.stack(
             [
                 nothing if rank is None else rank,
                 workload.tenant if by_tenant else nothing,
@@ -373,6 +374,7 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
                 nothing if target is None else target,
             ]
         )
+        first, number = distinct_columns(keys)
     count = first.shape[1]
     one_each = count == len(workload.tenants) and len(np.unique(first[1])) == count and spec.name != "user"
     counts_apart = by_tenant and spec.name != "sjf" and not one_each
@@ -393,36 +395,6 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
         facts[0, count + tenants :] = shares
         facts[6, count + tenants :] = [*spec.floors.caps, *[NO_CAP] * types][:types]
     return _Queues(number, facts, count + tenants if spec.floors else at.NONE)
-
-
-DENSE: Final = 1 << 22
-"""Numbers up to here are told apart by a table, larger ones by sorting."""
-
-
-def _distinct(keys: list[Int64s]) -> tuple[Int64s, Int64s]:
-    """The distinct columns of ``keys`` in lexical order, and for each column which of them it is."""
-    code = np.zeros(len(keys[0]), np.int64)
-    size = 1
-    for key in keys:
-        lowest, highest = int(key.min(initial=0)), int(key.max(initial=0))
-        if highest - lowest >= DENSE:
-            values, key = np.unique(key, return_inverse=True)
-            lowest, highest = 0, len(values) - 1
-        if size * (highest - lowest + 1) > DENSE:
-            values, code = np.unique(code, return_inverse=True)
-            size = len(values)
-        if highest > lowest:
-            code = code * (highest - lowest + 1) + (key - lowest)
-            size *= highest - lowest + 1
-    if size > DENSE:
-        _values, first, number = np.unique(code, return_index=True, return_inverse=True)
-    else:
-        first = np.full(size, len(code), np.int64)
-        first[code] = np.arange(len(code))
-        present = first < len(code)
-        number = (np.cumsum(present) - 1)[code]
-        first = first[present]
-    return np.stack([key[first] for key in keys]), number.reshape(-1).astype(np.int64)
 
 
 def _fill_settings(
