@@ -56,7 +56,7 @@ def test_nobody_gives_way_if_that_would_not_be_enough(engine: Any) -> None:
         result = engine.run(work, plan(work, spec, **options))
         found[threshold] = int(result.scheduled_ps[2] // PS_PER_SECOND), int(result.preemptions[0])
     assert found[1] == (2, 1)
-    assert found[5][0] > 20
+    assert found[5] == (20, 0)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -34,6 +34,7 @@ def _decide(sources: int) -> Any:
         e = numbers_at(address)
         queues = numbers_at(e[at.TO_QUEUES])
         active = numbers_at(e[at.TO_ACTIVE])
+        ranks = numbers_at(e[at.TO_RANKS])
         kept = numbers_at(e[at.TO_KEPT])
         prompt = numbers_at(e[at.TO_PROMPT])
         arrival = numbers_at(e[at.TO_ARRIVAL])
@@ -41,7 +42,7 @@ def _decide(sources: int) -> Any:
         weights = numbers_at(e[at.TO_WEIGHTS])
         if what == at.LOWEST:
             way = small_numbers_at(e[at.TO_WAY])
-            return lowest_queue(e, queues, active, way, kept, arrival, prompt, own, weights)
+            return lowest_queue(e, queues, active, ranks, way, kept, arrival, prompt, own, weights)
         if what == at.TURN:
             cut = numbers_at(e[at.TO_CUT])
             take_turn(e, queues, active, kept, arrival, prompt, cut, own, weights, queue, request, number)
@@ -53,7 +54,7 @@ def _decide(sources: int) -> Any:
         elif what == at.CHANGE:
             forget_ranks(e, queues, active, np.int64(at.NONE))
         elif what == at.BEGIN:
-            begin(e, queues, numbers_at(e[at.TO_MISSES]))
+            begin(e, queues, ranks, numbers_at(e[at.TO_MISSES]))
         return 0
 
     return decide

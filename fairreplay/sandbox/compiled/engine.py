@@ -179,7 +179,9 @@ def _run_plan(
     kept = np.zeros(count * at.KEPT, np.int64)
     entries = queue_facts.shape[2]
     queues = np.zeros(entries * at.QUEUE, np.int64)
-    active = np.zeros(entries, np.int64)
+    active = np.zeros(2 * entries, np.int64)
+    ranks = np.zeros(2 * entries, np.int64)
+    e[at.STALE_AT] = entries
     head = np.zeros(at.HEAD_FIELDS + 1, np.int64)
     histories = [state.policy.history for _, state in plan.settings if state.policy.name == "quantile"]
     misses = np.zeros(max(histories, default=0) * len(workload.tenants) or 1, np.int64)
@@ -196,7 +198,7 @@ def _run_plan(
     arrival, prompt, priority = map(_read_only, (workload.arrival_ps, workload.prompt_tokens, workload.priority))
     request_weight = _read_only(workload.request_weight)
     prefix_start, prefix_ids = map(_read_only, (workload.prefix_start, workload.prefix_ids))
-    _link(e, plan, queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights)
+    _link(e, plan, queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights, ranks)
     done = False
     while not done:
         done = advance(
@@ -248,6 +250,7 @@ def _link(
     cut: Int64s,
     request_weight: Int64s,
     weights: Int64s,
+    ranks: Int64s,
 ) -> None:
     """Tell the kernel where the decider is, if any policy of ``plan`` needs it, and the decider where things are."""
     if all(POLICY_CODES[state.policy.name] < at.KEEPS_RANKS for _, state in plan.settings):
@@ -255,7 +258,7 @@ def _link(
     from fairreplay.sandbox.compiled.decider import decider
 
     e[at.DECIDER] = decider().address
-    linked: tuple[Any, ...] = (queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights)
+    linked: tuple[Any, ...] = (queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights, ranks)
     for place, array in enumerate(linked):
         e[at.LINKS + place] = array.ctypes.data
 
@@ -322,6 +325,8 @@ class _Queues:
     facts: Int64s
     """By entry (queues, then tenants and types that count service apart): see ``layout.QUEUE_FACTS``."""
     first_type: int = at.NONE
+    apart: bool = False
+    """Tenants count their service in entries of their own."""
 
 
 def _settings_table(workload: Workload, plan: Plan, addresses: dict[UserRank, int]) -> tuple[Int64s, Int64s, Int64s]:
@@ -394,7 +399,7 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
         shares = [*spec.floors.shares, *[0] * types][:types]
         facts[0, count + tenants :] = shares
         facts[6, count + tenants :] = [*spec.floors.caps, *[NO_CAP] * types][:types]
-    return _Queues(number, facts, count + tenants if spec.floors else at.NONE)
+    return _Queues(number, facts, count + tenants if spec.floors else at.NONE, counts_apart)
 
 
 def _fill_settings(
@@ -435,6 +440,7 @@ def _fill_settings(
         at.RANK_ADDRESS: rank_address,
         at.SHIFT: settings.block_size.bit_length() - 1 if power_of_two else at.NONE,
         at.VICTIM: VICTIM_CODES[victim_rule(settings)],
+        at.APART: queues.apart,
         at.BY_NAME: spec.name in ("vtc", "wfq", "wfq+edf"),
         at.LISTENS: spec.name in ("wfq", "wfq+edf", "quantile"),
         at.ARRIVALS: (spec.lift and counts_service(spec))

@@ -10,6 +10,7 @@ are read as ``e[at.CLOCK]`` or ``run[slot + at.KNOWN]``; this module is that ``a
 ``way``    by request, ``WAY`` numbers each: the next one in its queue, and where it is now.
 ``kept``   by request, ``KEPT`` numbers each: what a preempted request keeps while it waits.
 ``queues`` waiting queues, ``QUEUE`` numbers each, and entries of the same form that count service.
+``ranks``  by queue, then by queue again: what policies that keep ranks order heads by (``ranking``).
 ``misses`` by tenant, of its last requests: which TTFT targets they missed, as bits (``quantile``).
 ``blocks`` KV blocks of the prefix cache, or runs of them, ``BLOCK`` numbers each; number 0 is the sentinel of the
            free list.
@@ -75,10 +76,12 @@ from __future__ import annotations
     HOLD,  # passes until the engine tries to leap again
     DECIDER,  # machine code of ``decider``
     VIRTUAL,  # wfq: the largest start tag served; drr and round-robin: the last visit of the ring
-) = range(55)
+    STALE,  # queues whose rank must be reckoned anew
+    STALE_AT,  # where in ``active`` these are listed; so many places ``ranks`` has twice
+) = range(57)
 
 # ---- addresses of arrays, for machine code that is called by address ----
-LINKS = 55
+LINKS = 57
 (
     TO_QUEUES,
     TO_ACTIVE,
@@ -90,10 +93,11 @@ LINKS = 55
     TO_CUT,
     TO_REQUEST_WEIGHT,
     TO_WEIGHTS,
-) = range(LINKS, LINKS + 10)
+    TO_RANKS,
+) = range(LINKS, LINKS + 11)
 
 # ---- settings in force: a copy of one row of the settings table ----
-SETTINGS = 68
+SETTINGS = 72
 (
     BASE_PS,
     PREFILL_PS,
@@ -128,6 +132,7 @@ SETTINGS = 68
     RANK_ADDRESS,  # machine code of a user's rank
     SHIFT,  # log2 of the block size, NONE if it is no power of two
     VICTIM,
+    APART,  # 1 if tenants have entries of their own beside their queues
     BY_NAME,  # 1 if equal ranks of two tenants go by name
     LISTENS,  # 1 if the policy hears of first tokens and finishes
     ARRIVALS,  # 1 if what happens at an arrival depends on when it is
@@ -145,8 +150,8 @@ SETTINGS = 68
     GIVES_WAY,  # priority: by how much more than this a running request must be less urgent to be preempted, or NO_CAP
     QUEUE_LIMIT,  # NO_CAP if there is none
     AT_PS,
-) = range(SETTINGS, SETTINGS + 50)
-SETTINGS_WIDTH = 50
+) = range(SETTINGS, SETTINGS + 51)
+SETTINGS_WIDTH = 51
 SCALARS = SETTINGS + SETTINGS_WIDTH
 
 # ---- prefix caching ----
@@ -250,9 +255,8 @@ KEPT = 6
     PRIORITY_OF,
     WAITERS,  # of an owner: its queues that are not empty
     # where ranks are kept (``ranking``):
-    FRESH,  # 1 if RANK is that of the head
+    FRESH,  # 1 if ``ranks`` knows the head
     TARGET,  # TTFT target that deadlines are made of; of an owner under quantile: the one that counts now
-    DEADLINE,  # of the head; qoserve: the last instant at which it is not lost
     CACHED_NOW,  # drr: tokens of the head that the prefix cache holds
     SINCE,  # of an owner, drr and round-robin: the visit up to which its turns are counted
     TARGET_50,  # of an owner under quantile
@@ -262,7 +266,7 @@ KEPT = 6
     MISSED_90,
     MISSED_99,
     OLDEST,  # place of its oldest outcome in ``misses``
-) = range(24)
+) = range(23)
 QUEUE = 24
 CAP_OF = TARGET  # of a type under floors: tokens from which it is barred
 FINISHED_COUNT, OUTPUT_SUM = TARGET_50, TARGET_90  # of an owner under wfq: of its finished requests

@@ -1,7 +1,8 @@
 """Ranks of waiting heads under the policies that keep them: what ``policies`` defines, in arrays.
 
-A head's rank is reckoned once (``lowest_queue``) and kept until something that it depends on changes. Where the clock
-or the service of decoders moves it (DYNAMIC), what does not move is kept.
+A head's rank is reckoned once and kept in ``ranks`` until something that it depends on changes; then its queue is
+listed as stale. Where the clock moves a rank, the second half of ``ranks`` says when: a deadline (``wfq+edf``), the
+last instant at which the head is not lost (``qoserve``). Under ``quantile`` it is the rank before service is added.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled
-from fairreplay.sandbox.compiled.service import Int32s, owner_of, served, service
+from fairreplay.sandbox.compiled.service import Int32s, mark_stale, owner_of, served, service
 from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, LOG_TABLE
 
@@ -18,18 +19,27 @@ LOGS = np.array(LOG_TABLE, np.int64)
 
 
 @compiled
-def rank_now(e: Int64s, queues: Int64s, queue: int) -> int:
-    """The rank of a head, of which ``refresh_head`` has kept what does not change while it waits."""
+def _rank_now(e: Int64s, queues: Int64s, ranks: Int64s, queue: int) -> int:
+    """The rank of a head at this pass."""
     policy = e[at.POLICY]
-    rank = queues[queue + at.RANK]
+    number = queue // at.QUEUE
+    rank = ranks[number]
+    other = ranks[e[at.STALE_AT] + number]
     if policy == at.WFQ_EDF:
-        deadline = queues[queue + at.DEADLINE]
-        return at.BEFORE_ALL + deadline if deadline - e[at.CLOCK] < e[at.SLACK] else rank
+        return at.BEFORE_ALL + other if other - e[at.CLOCK] < e[at.SLACK] else rank
     if policy == at.QOSERVE:
-        return rank if e[at.CLOCK] > queues[queue + at.DEADLINE] else at.BEFORE_ALL + rank
+        return rank if e[at.CLOCK] > other else at.BEFORE_ALL + rank
     if policy == at.QUANTILE:
-        return rank + ((e[at.GAMMA] * log2_of(service(e, queues, queue))) >> LOG_BITS)
+        return _with_service(e, queues, queue, other)
     return rank
+
+
+@compiled
+def _with_service(e: Int64s, queues: Int64s, queue: int, rank: int) -> int:
+    """``quantile``: the rank of a head, and what the service of its tenant adds to it."""
+    if e[at.GAMMA] == 0:
+        return rank
+    return rank + ((e[at.GAMMA] * log2_of(service(e, queues, queue))) >> LOG_BITS)
 
 
 @compiled
@@ -49,6 +59,7 @@ def lowest_queue(
     e: Int64s,
     queues: Int64s,
     active: Int64s,
+    ranks: Int64s,
     way: Int32s,
     kept: Int64s,
     arrival: Int64s,
@@ -60,27 +71,79 @@ def lowest_queue(
 
     NONE: the types of all heads are barred.
     """
-    if e[at.ACTIVE] == 1 and e[at.FIRST_TYPE] < 0:
-        return active[0]
-    total = 0
+    for place in range(e[at.STALE_AT], e[at.STALE_AT] + e[at.STALE]):
+        _refresh_head(e, queues, ranks, way, kept, arrival, prompt, request_weight, weights, active[place] & at.INDEX)
+    e[at.STALE] = 0
     if e[at.FIRST_TYPE] >= 0:
-        for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
-            total += served(e, queues, number * at.QUEUE)
+        return _lowest_queue_above_floors(e, queues, active, ranks)
+    others = e[at.STALE_AT]
+    if e[at.POLICY] == at.WFQ_EDF:
+        soonest = _first_of_least(e, queues, ranks, others)
+        if ranks[others + soonest // at.QUEUE] - e[at.CLOCK] < e[at.SLACK]:
+            return soonest
+    elif e[at.POLICY] == at.QOSERVE:
+        return _lowest_not_lost(e, queues, ranks)
+    best = _first_of_least(e, queues, ranks, np.int64(0))
+    if e[at.POLICY] == at.QUANTILE and e[at.GAMMA] != 0:
+        # service only grows, so a rank reckoned earlier is a lower bound
+        number = best // at.QUEUE
+        rank = _with_service(e, queues, best, ranks[others + number])
+        while rank > ranks[number]:
+            ranks[number] = rank
+            best = _first_of_least(e, queues, ranks, np.int64(0))
+            number = best // at.QUEUE
+            rank = _with_service(e, queues, best, ranks[others + number])
+    return best
+
+
+@compiled
+def _first_of_least(e: Int64s, queues: Int64s, ranks: Int64s, first: int) -> int:
+    """The queue with the least of the numbers that begin at ``first``."""
+    least = np.int64(at.FOREVER)
+    for place in range(first, first + e[at.ENTRIES]):
+        least = min(least, ranks[place & at.INDEX])
+    best = np.int64(-1)
+    for place in range(first, first + e[at.ENTRIES]):
+        if ranks[place & at.INDEX] == least:
+            queue = (place - first) * at.QUEUE
+            if best < 0 or _goes_before(e, queues, queue, best):
+                best = queue
+    return best
+
+
+@compiled
+def _lowest_not_lost(e: Int64s, queues: Int64s, ranks: Int64s) -> int:
+    """Under ``qoserve``: the lowest rank of the heads that can be on time, else of all."""
+    best = np.int64(-1)
+    least = np.int64(0)
+    for number in range(e[at.ENTRIES]):
+        rank = ranks[number]
+        if rank == at.FOREVER:
+            continue
+        if e[at.CLOCK] <= ranks[e[at.STALE_AT] + number]:
+            rank += at.BEFORE_ALL
+        queue = number * at.QUEUE
+        if best < 0 or rank < least or (rank == least and _goes_before(e, queues, queue, best)):
+            best = queue
+            least = rank
+    return best
+
+
+@compiled
+def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s, ranks: Int64s) -> int:
+    total = 0
+    for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
+        total += served(e, queues, number * at.QUEUE)
     best = np.int64(-1)
     above = 0
     least = np.int64(0)
-    moves = e[at.DYNAMIC] != 0
     for place in range(e[at.ACTIVE]):
         queue = active[place] & at.INDEX
-        if queues[queue + at.FRESH] == 0:
-            _refresh_head(e, queues, way, kept, arrival, prompt, request_weight, weights, queue)
-        is_above = 0
-        if e[at.FIRST_TYPE] >= 0:
-            kind = queues[queue + at.OF_TYPE] & at.INDEX
-            if served(e, queues, kind) >= queues[kind + at.CAP_OF]:
-                continue
-            is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
-        rank = rank_now(e, queues, queue) if moves else queues[queue + at.RANK]
+        kind = queues[queue + at.OF_TYPE] & at.INDEX
+        if served(e, queues, kind) >= queues[kind + at.CAP_OF]:
+            continue
+        is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
+        rank = _rank_now(e, queues, ranks, queue)
         better = best < 0 or is_above < above
         if not better and is_above == above:
             better = rank < least or (rank == least and _goes_before(e, queues, queue, best))
@@ -100,11 +163,15 @@ def _goes_before(e: Int64s, queues: Int64s, queue: int, other: int) -> bool:
 
 
 @compiled
-def begin(e: Int64s, queues: Int64s, misses: Int64s) -> None:
+def begin(e: Int64s, queues: Int64s, ranks: Int64s, misses: Int64s) -> None:
     """The policy starts anew, with empty queues."""
+    e[at.STALE] = 0
     e[at.VIRTUAL] = at.NONE if e[at.POLICY] == at.DRR or e[at.POLICY] == at.ROUND_ROBIN else 0
     for number in range(e[at.ENTRIES]):
         queues[number * at.QUEUE + at.SINCE] = at.NONE
+        queues[number * at.QUEUE + at.FRESH] = 1
+        ranks[number] = at.FOREVER
+        ranks[e[at.STALE_AT] + number] = at.FOREVER
         if e[at.POLICY] == at.QUANTILE:
             set_target(e, queues, number * at.QUEUE)
     if e[at.POLICY] == at.QUANTILE:
@@ -116,6 +183,7 @@ def begin(e: Int64s, queues: Int64s, misses: Int64s) -> None:
 def _refresh_head(
     e: Int64s,
     queues: Int64s,
+    ranks: Int64s,
     way: Int32s,
     kept: Int64s,
     arrival: Int64s,
@@ -126,15 +194,22 @@ def _refresh_head(
 ) -> None:
     policy = e[at.POLICY]
     owner = owner_of(queues, queue)
+    number = queue // at.QUEUE
+    queues[queue + at.FRESH] = 1
+    rank = np.int64(at.FOREVER)
+    other = np.int64(at.FOREVER)
+    if queues[queue + at.HEAD] < 0:
+        ranks[number] = rank
+        ranks[e[at.STALE_AT] + number] = other
+        return
     request = queues[queue + at.HEAD] & at.INDEX
     is_back = way[request * at.WAY + at.PLACE] == at.BACK
     rank = np.int64(0)
-    queues[queue + at.FRESH] = 1
     if policy == at.WFQ or policy == at.WFQ_EDF:
         rank = queues[owner + at.SERVICE]
         if is_back and kept[request * at.KEPT + at.KEPT_TAG] != at.NONE:
             rank = kept[request * at.KEPT + at.KEPT_TAG]
-        queues[queue + at.DEADLINE] = arrival[request] + queues[queue + at.TARGET]
+        other = arrival[request] + queues[queue + at.TARGET]
     elif policy == at.DRR:
         rank = np.int64(-1)
         if not is_back:
@@ -145,12 +220,14 @@ def _refresh_head(
     elif policy == at.EDF:
         rank = arrival[request] + queues[queue + at.TARGET]
     elif policy == at.QUANTILE:
-        rank = arrival[request] + queues[owner + at.TARGET]
+        other = arrival[request] + queues[owner + at.TARGET]
+        rank = _with_service(e, queues, queue, other)
     elif policy == at.QOSERVE:
         deadline = arrival[request] + queues[queue + at.TARGET]
         rank = deadline + e[at.ALPHA] * prompt[request]
-        queues[queue + at.DEADLINE] = at.FOREVER if is_back else deadline - e[at.PREFILL_PS] * prompt[request]
-    queues[queue + at.RANK] = rank
+        other = np.int64(at.FOREVER) if is_back else deadline - e[at.PREFILL_PS] * prompt[request]
+    ranks[number] = rank
+    ranks[e[at.STALE_AT] + number] = other
 
 
 @compiled
@@ -201,10 +278,13 @@ def served_at(e: Int64s, queues: Int64s, owner: int, visits: int) -> int:
 @compiled
 def forget_ranks(e: Int64s, queues: Int64s, active: Int64s, owner: int) -> None:
     """What ranks the heads of this tenant (NONE: of all) has changed."""
+    if owner != at.NONE and not e[at.APART]:
+        mark_stale(e, queues, active, owner)
+        return
     for place in range(e[at.ACTIVE]):
         queue = active[place] & at.INDEX
         if owner == at.NONE or owner_of(queues, queue) == owner:
-            queues[queue + at.FRESH] = 0
+            mark_stale(e, queues, active, queue)
 
 
 @compiled

@@ -43,6 +43,15 @@ def inverse_weight(e: Int64s, queues: Int64s, weights: Int64s, request_weight: I
 
 
 @inlined
+def mark_stale(e: Int64s, queues: Int64s, active: Int64s, queue: int) -> None:
+    """What ranks the head of ``queue`` has changed."""
+    if queues[queue + at.FRESH] != 0:
+        queues[queue + at.FRESH] = 0
+        active[e[at.STALE_AT] + e[at.STALE]] = queue
+        e[at.STALE] += 1
+
+
+@inlined
 def ask(e: Int64s, what: int, queue: int, request: int, number: int) -> int:
     """Ask or tell a policy that keeps ranks: see ``decider``."""
     return call_decider(e[at.DECIDER], e, what, queue, request, number)

@@ -22,7 +22,7 @@ from fairreplay.sandbox.compiled.members import (
 )
 from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
 from fairreplay.sandbox.compiled.segments import bury_run, look_up_run, take_run
-from fairreplay.sandbox.compiled.service import Int32s, ask, queue_of
+from fairreplay.sandbox.compiled.service import Int32s, ask, mark_stale, queue_of
 from fairreplay.sandbox.compiled.waiting import next_queue, remove, remove_head
 from fairreplay.sandbox.engine import Int64s
 
@@ -220,7 +220,7 @@ def find_cached(
         if way[request * at.WAY + at.PLACE] == at.NEW:
             look_up(e, blocks, table, found, chains, prefix_start, prefix_tokens, prompt, request, prompt[request])
             queues[queue + at.CACHED_NOW] = e[at.HIT] * e[at.BLOCK_SIZE]
-            queues[queue + at.FRESH] = 0
+            mark_stale(e, queues, active, queue)
 
 
 @compiled

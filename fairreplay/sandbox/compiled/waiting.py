@@ -11,16 +11,26 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import call_rank, compiled, inlined, prefetch
-from fairreplay.sandbox.compiled.service import Int32s, ask, inverse_weight, owner_of, queue_of, served, service
+from fairreplay.sandbox.compiled.service import (
+    Int32s,
+    ask,
+    inverse_weight,
+    mark_stale,
+    owner_of,
+    queue_of,
+    served,
+    service,
+)
 from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
 
 
 @inlined
-def rerank(e: Int64s, queues: Int64s, queue: int, prompt: Int64s) -> None:
+def rerank(e: Int64s, queues: Int64s, active: Int64s, queue: int, prompt: Int64s) -> None:
     """The queue has a new head."""
     if e[at.POLICY] == at.SJF:
         queues[queue + at.RANK] = prompt[queues[queue + at.HEAD]]
-    queues[queue + at.FRESH] = 0
+    elif e[at.POLICY] >= at.KEEPS_RANKS:
+        mark_stale(e, queues, active, queue)
 
 
 @inlined
@@ -58,11 +68,11 @@ def _push_before(
         queues[owner + at.WAITERS] += 1
         active[e[at.ACTIVE]] = queue
         e[at.ACTIVE] += 1
-        rerank(e, queues, queue, prompt)
+        rerank(e, queues, active, queue, prompt)
     elif request < head:
         queues[queue + at.HEAD] = request
         way[place + at.FOLLOWER] = head
-        rerank(e, queues, queue, prompt)
+        rerank(e, queues, active, queue, prompt)
     else:
         before = head
         while way[before * at.WAY + at.FOLLOWER] < request:
@@ -83,7 +93,7 @@ def remove_head(
         _deactivate(e, queues, active, queue)
         return
     queues[queue + at.HEAD] = follower
-    rerank(e, queues, queue, prompt)
+    rerank(e, queues, active, queue, prompt)
     # it is needed when this queue's turn comes, and with many queues it is in no cache
     prefetch(way, follower * at.WAY)
     prefetch(prompt, follower)
@@ -94,6 +104,8 @@ def remove_head(
 def _deactivate(e: Int64s, queues: Int64s, active: Int64s, queue: int) -> None:
     """Nobody waits in ``queue`` any more."""
     queues[queue + at.HEAD] = at.NONE
+    if e[at.POLICY] >= at.KEEPS_RANKS:
+        mark_stale(e, queues, active, queue)
     last = active[e[at.ACTIVE] - 1]
     place = queues[queue + at.ACTIVE_AT]
     active[place] = last
