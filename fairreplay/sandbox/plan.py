@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Final, Protocol, TypeVar
 
@@ -44,6 +44,10 @@ DEFAULT_POLICY: Final = "fcfs"
 MAX_STEP_PS: Final = 86_400 * PS_PER_SECOND
 """A step time model whose largest step takes longer than a day is a mistake of units."""
 DAY_PS: Final = 86_400 * PS_PER_SECOND
+HOUR_US: Final = 3_600_000_000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LEAST_PROTECTED: Final = Fraction(1, 2)
+MOST_PROTECTED: Final = Fraction(3, 2)
 RESERVED_TYPE: Final = "chat"
 """Whose tokens ``[floor] reserve_tokens`` keeps."""
 MIN_WEIGHT: Final = Fraction(1, 10**6)
@@ -265,7 +269,10 @@ def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] |
     """
     config, _ = with_known_policies(config)
     name = policy_name(policy)
-    weights = _weigher(config, is_baseline=name == baseline_policy(config))
+    is_baseline = name == baseline_policy(config)
+    weights = _weigher(config, is_baseline)
+    if not is_baseline and config.weights.rule == "protected":
+        weights = protected(weights, config, load)
     made: list[Shard] = []
     planned = parts(load, config) if planned is None else planned
     limits: dict[str | None, Int64s] | None = None
@@ -273,7 +280,7 @@ def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] |
         work = part.workload
         if weights.by_row:
             work = replace(work, request_weight=_row_weights(load.frame, part.rows))
-        if policy_limits(part.cluster, policy, is_baseline=name == baseline_policy(config)):
+        if policy_limits(part.cluster, policy, is_baseline=is_baseline):
             limits = limits or _over_limits(load, planned, config.policy_table("rpm-limit").rpm)
             work = replace(work, over_limit=limits[part.model][part.rows])
         plan = Plan(
@@ -540,13 +547,55 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
             by_row=True, at=lambda tenant, at: static(tenant, at) or share(tenant, at) or Fraction(1), instants=instants
         )
     rule = config.weights.rule
-    if rule == "protected":
-        raise UsageError('[weights] rule = "protected" is not simulated yet: use "committed", "static" or "logged"')
+    by_promise = rule in ("committed", "protected")
     return _Weigher(
         by_row=rule == "logged",
-        at=lambda tenant, at: (share(tenant, at) if rule == "committed" else None) or static(tenant, at) or Fraction(1),
+        at=lambda tenant, at: (share(tenant, at) if by_promise else None) or static(tenant, at) or Fraction(1),
         instants=instants,
     )
+
+
+def protected(base: _Weigher, config: Config, load: Load) -> _Weigher:
+    """Committed shares times ``clip(C tau / U, 1/2, 3/2)``, brought back to their sum, anew every hour.
+
+    C are the tenant's committed tokens of the calendar month (UTC), U its prompt and output tokens that arrived since
+    the month began, or the load if that began later; tau the part of the month that has passed since then. U = 0 gives
+    3/2. Tenants without a commitment keep their weight.
+    """
+    arrived_us = load.frame["arrived_at"].to_physical().to_numpy()
+    tokens = load.frame["prompt_tokens"].cast(pl.Int64) + load.frame["output_tokens"].cast(pl.Int64).fill_null(0)
+    names = load.frame["tenant"].cast(pl.String).to_numpy()
+    spent: dict[str, tuple[Int64s, Int64s]] = {}
+    for name in config.commitments():
+        own = names == name
+        spent[name] = arrived_us[own], np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens.to_numpy()[own])])
+    weights: dict[datetime, dict[str, Fraction]] = {}
+
+    def paced(at: datetime) -> dict[str, Fraction]:
+        begins = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        month_us = epoch_us((begins + timedelta(days=32)).replace(day=1)) - epoch_us(begins)
+        now_us, since_us = epoch_us(at), max(epoch_us(begins), load.start_us)
+        found = {}
+        for name, promised in config.commitments(at).items():
+            instants, total = spent.get(name, (arrived_us[:0], np.zeros(1, np.int64)))
+            used = int(total[np.searchsorted(instants, now_us)] - total[np.searchsorted(instants, since_us)])
+            pace = Fraction(promised * (now_us - since_us), month_us * used) if used else MOST_PROTECTED
+            found[name] = base.at(name, at) * min(max(pace, LEAST_PROTECTED), MOST_PROTECTED)
+        whole = sum((base.at(name, at) for name in found), Fraction(0))
+        scale = whole / sum(found.values()) if found else Fraction(1)
+        return {name: weight * scale for name, weight in found.items()}
+
+    def weight(tenant: str, at: datetime | None) -> Fraction:
+        if at is None:
+            return base.at(tenant, at)
+        if at not in weights:
+            weights[at] = paced(at)
+        return weights[at].get(tenant) or base.at(tenant, at)
+
+    start = EPOCH + timedelta(microseconds=load.start_us)
+    hours = (int(arrived_us[-1]) - load.start_us) // HOUR_US + 1
+    hourly = {start + timedelta(hours=hour) for hour in range(1, hours + 1)}
+    return _Weigher(by_row=False, at=weight, instants=tuple(sorted(hourly | set(base.instants))))
 
 
 def weight_in_force(config: Config, tenant: str, at: datetime) -> Fraction:

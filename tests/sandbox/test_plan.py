@@ -327,8 +327,24 @@ def test_rules_of_the_other_policies() -> None:
     assert logged.workload.request_weight.tolist() == [ONE * 2]
     (no_commitment,) = planned([{"tenant": "a"}, {"tenant": "b"}], "[tenants.a]\nweight = 2.0", "vtc")
     assert by_time(no_commitment) == [(0, [ONE // 2, ONE])]
-    with pytest.raises(UsageError, match=r'"protected" is not simulated yet'):
-        planned(TENANTS, WEIGHTS + '\n[weights]\nrule = "protected"', "vtc")
+
+
+def test_protected_weights_follow_what_was_used_of_the_month() -> None:
+    """C = 100, 100, 200; half of January has passed, used are 25, 100, 100: w = 3/8, 1/8, 1/2, times three tenants."""
+    used = {"a": 25, "b": 100, "c": 100}
+    rows = [{"tenant": name, "prompt_tokens": tokens - 1, "output_tokens": 1} for name, tokens in used.items()]
+    half_s = 31 * 43_200
+    text = "[weights]\nrule = 'protected'\n" + "".join(
+        f"[tenants.{name}]\ncommitted_tokens_per_month = {tokens}\n"
+        for name, tokens in (("a", 100), ("b", 100), ("c", 200))
+    )
+    (shard,) = planned([*rows, {"tenant": "a", "arrived_at": half_s}], text, "vtc")
+    states = dict(by_time(shard))
+    share = [round(ONE * 4 / 3), round(ONE * 4 / 3), round(ONE * 2 / 3)]
+    assert states[0] == share
+    assert states[half_s * PS_PER_SECOND] == [round(ONE * 8 / 9), round(ONE * 8 / 3), round(ONE * 2 / 3)]
+    (production,) = planned([*rows, {"tenant": "a", "arrived_at": half_s}], text, "fcfs")
+    assert dict(by_time(production)) == {0: share}
 
 
 def test_weights_beyond_a_millionfold_are_refused() -> None:
