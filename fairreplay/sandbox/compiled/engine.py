@@ -15,6 +15,7 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.calendar import PLACES_MIN
 from fairreplay.sandbox.compiled.kernel import advance
+from fairreplay.sandbox.compiled.ranking import GROUP
 from fairreplay.sandbox.compiled.service import Int32s
 from fairreplay.sandbox.compiled.user_rank import compile_rank
 from fairreplay.sandbox.distinct import distinct_columns
@@ -180,7 +181,7 @@ def _run_plan(
     entries = queue_facts.shape[2]
     queues = np.zeros(entries * at.QUEUE, np.int64)
     active = np.zeros(2 * entries, np.int64)
-    ranks = np.zeros(2 * entries, np.int64)
+    ranks = np.zeros(2 * entries + 2 * -(-entries // GROUP), np.int64)
     e[at.STALE_AT] = entries
     head = np.zeros(at.HEAD_FIELDS + 1, np.int64)
     histories = [state.policy.history for _, state in plan.settings if state.policy.name == "quantile"]

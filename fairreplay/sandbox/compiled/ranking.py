@@ -3,6 +3,7 @@
 A head's rank is reckoned once and kept in ``ranks`` until something that it depends on changes; then its queue is
 listed as stale. Where the clock moves a rank, the second half of ``ranks`` says when: a deadline (``wfq+edf``), the
 last instant at which the head is not lost (``qoserve``). Under ``quantile`` it is the rank before service is added.
+Behind both halves stand the least numbers of groups, so that the lowest rank is found without a look at all.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from fairreplay.sandbox.compiled.service import Int32s, mark_stale, owner_of, se
 from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, LOG_TABLE
 
+GROUP = 32
+"""Numbers of ``ranks`` of which the least is known."""
 LOGS = np.array(LOG_TABLE, np.int64)
 
 
@@ -27,8 +30,6 @@ def _rank_now(e: Int64s, queues: Int64s, ranks: Int64s, queue: int) -> int:
     other = ranks[e[at.STALE_AT] + number]
     if policy == at.WFQ_EDF:
         return at.BEFORE_ALL + other if other - e[at.CLOCK] < e[at.SLACK] else rank
-    if policy == at.QOSERVE:
-        return rank if e[at.CLOCK] > other else at.BEFORE_ALL + rank
     if policy == at.QUANTILE:
         return _with_service(e, queues, queue, other)
     return rank
@@ -74,6 +75,8 @@ def lowest_queue(
     for place in range(e[at.STALE_AT], e[at.STALE_AT] + e[at.STALE]):
         _refresh_head(e, queues, ranks, way, kept, arrival, prompt, request_weight, weights, active[place] & at.INDEX)
     e[at.STALE] = 0
+    if e[at.POLICY] == at.QOSERVE:
+        _give_up(e, queues, ranks)
     if e[at.FIRST_TYPE] >= 0:
         return _lowest_queue_above_floors(e, queues, active, ranks)
     others = e[at.STALE_AT]
@@ -81,15 +84,13 @@ def lowest_queue(
         soonest = _first_of_least(e, queues, ranks, others)
         if ranks[others + soonest // at.QUEUE] - e[at.CLOCK] < e[at.SLACK]:
             return soonest
-    elif e[at.POLICY] == at.QOSERVE:
-        return _lowest_not_lost(e, queues, ranks)
     best = _first_of_least(e, queues, ranks, np.int64(0))
     if e[at.POLICY] == at.QUANTILE and e[at.GAMMA] != 0:
         # service only grows, so a rank reckoned earlier is a lower bound
         number = best // at.QUEUE
         rank = _with_service(e, queues, best, ranks[others + number])
         while rank > ranks[number]:
-            ranks[number] = rank
+            _keep(e, ranks, number, rank)
             best = _first_of_least(e, queues, ranks, np.int64(0))
             number = best // at.QUEUE
             rank = _with_service(e, queues, best, ranks[others + number])
@@ -97,36 +98,68 @@ def lowest_queue(
 
 
 @compiled
-def _first_of_least(e: Int64s, queues: Int64s, ranks: Int64s, first: int) -> int:
-    """The queue with the least of the numbers that begin at ``first``."""
+def _group_of(e: Int64s, place: int) -> int:
+    """Where ``ranks`` keeps the least number of the group of ``place``; groups do not span its two halves."""
+    half = e[at.STALE_AT]
+    of_half = (half + GROUP - 1) // GROUP
+    return 2 * half + place // GROUP if place < half else 2 * half + of_half + (place - half) // GROUP
+
+
+@compiled
+def _keep(e: Int64s, ranks: Int64s, place: int, number: int) -> None:
+    """Write a number of ``ranks``, and the least of its group."""
+    before = ranks[place]
+    ranks[place] = number
+    group = _group_of(e, place)
+    if number <= ranks[group]:
+        ranks[group] = number
+    elif before == ranks[group]:
+        half = e[at.STALE_AT]
+        first = place - (place % half) % GROUP
+        end = min(first + GROUP, half if place < half else 2 * half)
+        least = np.int64(at.FOREVER)
+        for other in range(first, end):
+            least = min(least, ranks[other])
+        ranks[group] = least
+
+
+@compiled
+def _least(e: Int64s, ranks: Int64s, first: int) -> int:
+    """The least number of the half of ``ranks`` that begins at ``first``."""
+    begin = _group_of(e, first)
     least = np.int64(at.FOREVER)
-    for place in range(first, first + e[at.ENTRIES]):
-        least = min(least, ranks[place & at.INDEX])
+    for group in range(begin, begin + (e[at.STALE_AT] + GROUP - 1) // GROUP):
+        least = min(least, ranks[group])
+    return least
+
+
+@compiled
+def _first_of_least(e: Int64s, queues: Int64s, ranks: Int64s, first: int) -> int:
+    """The queue with the least number of the half that begins at ``first``."""
+    half = e[at.STALE_AT]
+    begin = _group_of(e, first)
+    count = (half + GROUP - 1) // GROUP
+    least = _least(e, ranks, first)
     best = np.int64(-1)
-    for place in range(first, first + e[at.ENTRIES]):
-        if ranks[place & at.INDEX] == least:
-            queue = (place - first) * at.QUEUE
-            if best < 0 or _goes_before(e, queues, queue, best):
-                best = queue
+    for index in range(count):
+        if ranks[begin + index] != least:
+            continue
+        for number in range(index * GROUP, min((index + 1) * GROUP, half)):
+            if ranks[first + number] == least:
+                queue = number * at.QUEUE
+                if best < 0 or _goes_before(e, queues, queue, best):
+                    best = queue
     return best
 
 
 @compiled
-def _lowest_not_lost(e: Int64s, queues: Int64s, ranks: Int64s) -> int:
-    """Under ``qoserve``: the lowest rank of the heads that can be on time, else of all."""
-    best = np.int64(-1)
-    least = np.int64(0)
-    for number in range(e[at.ENTRIES]):
-        rank = ranks[number]
-        if rank == at.FOREVER:
-            continue
-        if e[at.CLOCK] <= ranks[e[at.STALE_AT] + number]:
-            rank += at.BEFORE_ALL
-        queue = number * at.QUEUE
-        if best < 0 or rank < least or (rank == least and _goes_before(e, queues, queue, best)):
-            best = queue
-            least = rank
-    return best
+def _give_up(e: Int64s, queues: Int64s, ranks: Int64s) -> None:
+    """Under ``qoserve``: heads that cannot be on time any more go behind the others, for good."""
+    others = e[at.STALE_AT]
+    while _least(e, ranks, others) < e[at.CLOCK]:
+        number = _first_of_least(e, queues, ranks, others) // at.QUEUE
+        _keep(e, ranks, number, ranks[number] - at.BEFORE_ALL)
+        _keep(e, ranks, others + number, np.int64(at.FOREVER))
 
 
 @compiled
@@ -166,12 +199,13 @@ def _goes_before(e: Int64s, queues: Int64s, queue: int, other: int) -> bool:
 def begin(e: Int64s, queues: Int64s, ranks: Int64s, misses: Int64s) -> None:
     """The policy starts anew, with empty queues."""
     e[at.STALE] = 0
+    half = e[at.STALE_AT]
+    for place in range(2 * half + 2 * ((half + GROUP - 1) // GROUP)):
+        ranks[place] = at.FOREVER
     e[at.VIRTUAL] = at.NONE if e[at.POLICY] == at.DRR or e[at.POLICY] == at.ROUND_ROBIN else 0
     for number in range(e[at.ENTRIES]):
         queues[number * at.QUEUE + at.SINCE] = at.NONE
         queues[number * at.QUEUE + at.FRESH] = 1
-        ranks[number] = at.FOREVER
-        ranks[e[at.STALE_AT] + number] = at.FOREVER
         if e[at.POLICY] == at.QUANTILE:
             set_target(e, queues, number * at.QUEUE)
     if e[at.POLICY] == at.QUANTILE:
@@ -199,8 +233,8 @@ def _refresh_head(
     rank = np.int64(at.FOREVER)
     other = np.int64(at.FOREVER)
     if queues[queue + at.HEAD] < 0:
-        ranks[number] = rank
-        ranks[e[at.STALE_AT] + number] = other
+        _keep(e, ranks, number, rank)
+        _keep(e, ranks, e[at.STALE_AT] + number, other)
         return
     request = queues[queue + at.HEAD] & at.INDEX
     is_back = way[request * at.WAY + at.PLACE] == at.BACK
@@ -224,10 +258,10 @@ def _refresh_head(
         rank = _with_service(e, queues, queue, other)
     elif policy == at.QOSERVE:
         deadline = arrival[request] + queues[queue + at.TARGET]
-        rank = deadline + e[at.ALPHA] * prompt[request]
+        rank = at.BEFORE_ALL + deadline + e[at.ALPHA] * prompt[request]
         other = np.int64(at.FOREVER) if is_back else deadline - e[at.PREFILL_PS] * prompt[request]
-    ranks[number] = rank
-    ranks[e[at.STALE_AT] + number] = other
+    _keep(e, ranks, number, rank)
+    _keep(e, ranks, e[at.STALE_AT] + number, other)
 
 
 @compiled
