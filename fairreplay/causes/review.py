@@ -15,7 +15,7 @@ from fairreplay.causes.low_demand import low_demand_episodes
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, measure, slos_of
 from fairreplay.metrics.options import MeasureOptions
-from fairreplay.sandbox.plan import baseline_policy
+from fairreplay.sandbox.plan import baseline_policy, choose, policy_name
 from fairreplay.sandbox.replay import find_replays
 from fairreplay.store.outcomes import LOGGED, outcome
 from fairreplay.store.store import Store
@@ -54,6 +54,19 @@ def period_of(store: Store, options: MeasureOptions) -> MeasureOptions:
         return options
     begin = (options.until or max(last for _, last in arrivals)) - PERIOD
     return options if begin <= min(first for first, _ in arrivals) else replace(options, since=begin)
+
+
+def configured(config: Config, policies: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a review replays: the baseline, each ``[policies.NAME]`` of the config, and ``policies``, each once.
+
+    A table of a user's own ranking only sets its costs: which file it is says ``policies``.
+
+    Raises:
+        UsageError: one is unknown; the nearest is named.
+    """
+    tables = [name for name in config.policies if ":" not in name]
+    chosen = {policy_name(choose(name)): name for name in (baseline_policy(config), *tables, *policies)}
+    return tuple(chosen.values())
 
 
 def sources(store: Store, config: Config, options: MeasureOptions) -> list[Source]:

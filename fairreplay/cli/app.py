@@ -11,6 +11,7 @@ import typer
 from fairreplay import __version__
 from fairreplay.cli import (
     calibrate,
+    check,
     compare,
     demo,
     episodes,
@@ -18,10 +19,12 @@ from fairreplay.cli import (
     explain,
     export,
     ingest,
+    init,
     metrics,
     replay,
     report,
     review,
+    schedule,
     synth,
     verify,
 )
@@ -66,6 +69,9 @@ COMMANDS = (
     export,
     calibrate,
     verify,
+    init,
+    check,
+    schedule,
     synth,
     evaluate,
     demo,
