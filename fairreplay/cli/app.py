@@ -25,6 +25,7 @@ from fairreplay.cli import (
     report,
     review,
     schedule,
+    sql,
     synth,
     verify,
 )
@@ -67,6 +68,7 @@ COMMANDS = (
     review,
     compare,
     export,
+    sql,
     calibrate,
     verify,
     init,

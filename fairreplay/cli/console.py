@@ -14,6 +14,7 @@ from contextlib import contextmanager
 WIDTH_MAX = 100
 CELL_MAX = 36
 COLUMN_MIN = 6
+GRID_CELL_MAX = 200
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -51,6 +52,47 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         return "  ".join([fitted[0].ljust(widths[0]), *rest]).rstrip()
 
     return "\n".join(line(cells) for cells in lines)
+
+
+def grid(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Any number of columns as a table: as wide as the terminal, or as its cells where there is none.
+
+    A cell is one line; what does not fit is cut with an ellipsis. Nothing in it is read as markup.
+    """
+    import io
+
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, name in enumerate(columns):
+        numeric = all(isinstance(row[index], int | float | None) for row in rows)
+        shown.add_column(
+            Text(printable(name)), justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis"
+        )
+    for row in rows:
+        shown.add_row(*(Text(_grid_cell(value)) for value in row))
+    wide = Console(file=io.StringIO(), width=1_000_000, color_system=None)
+    width = wide.measure(shown).maximum
+    if sys.stdout.isatty():
+        width = min(width, Console().width)
+    drawn = Console(file=io.StringIO(), width=max(width, 1), color_system=None)
+    drawn.print(shown)
+    return "\n".join(line.rstrip() for line in drawn.file.getvalue().rstrip("\n").split("\n"))  # type: ignore[attr-defined]
+
+
+def _grid_cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if value == "":
+        return '""'
+    if isinstance(value, bool | list | dict):
+        import orjson
+
+        value = orjson.dumps(value).decode()
+    return _cut(printable(str(value)), GRID_CELL_MAX)
 
 
 def out(text: str) -> None:

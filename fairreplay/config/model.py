@@ -57,6 +57,8 @@ STRICT_SAMPLES = MinSamples(p50=5, p90=29, p99=299)
 
 class Window(Table):
     size: str = "60s"
+    hop: str | None = None
+    """For ``metrics``: sliding windows that begin so far apart."""
     min_samples: MinSamples = MinSamples()
 
 

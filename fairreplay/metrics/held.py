@@ -18,14 +18,13 @@ NAMES: Final = ("model", "tenant", "type")
 
 
 class Held:
-    """See ``load.Load``."""
+    """See ``load.Load``. A scan is read once; what is held are some 100 bytes a row."""
 
-    def __init__(self, frame: pl.DataFrame) -> None:
-        self._nulls = {name: frame[name].null_count() for name in MAY_BE_UNKNOWN}
-        numbers, names = _numbered(frame)
-        del frame
+    def __init__(self, rows: pl.DataFrame | pl.LazyFrame) -> None:
+        numbers, names = _numbered(rows)
+        self._nulls = {name: int((numbers[name].to_numpy() == UNKNOWN).sum()) for name in MAY_BE_UNKNOWN}
         self._rows: dict[str | None, Columns] = {}
-        found = [self._group(rows, names) for rows in _by_model(numbers)]
+        found = [self._group(frame, names) for frame in _by_model(numbers)]
         self.groups = tuple(sorted(found, key=lambda group: (group.model is not None, group.model or "")))
 
     def parts(self, group: Group, whole: Grid, windows_max: int) -> Iterator[tuple[Sequence[Columns], Grid]]:
@@ -88,10 +87,10 @@ class Held:
         )
 
 
-def _numbered(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, list[str | None]]]:
+def _numbered(rows: pl.DataFrame | pl.LazyFrame) -> tuple[pl.DataFrame, dict[str, list[str | None]]]:
     """Every column as numbers in the form of ``Columns``, and the names by number; null is a name too."""
     own = {name: pl.Categorical(pl.Categories.random()) for name in NAMES}
-    numbers = frame.lazy().select(
+    numbers = rows.lazy().select(
         *(pl.col(name).cast(own[name]) for name in NAMES),
         pl.col("status").cast(pl.Enum(STATUSES)).to_physical().cast(pl.Int64),
         *(
@@ -101,7 +100,7 @@ def _numbered(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, list[str | N
         ),
         pl.col("weight").cast(pl.Float64).fill_null(float("nan")),
     )
-    table = numbers.collect()
+    table = numbers.collect(engine="in-memory" if isinstance(rows, pl.DataFrame) else "streaming")
     names: dict[str, list[str | None]] = {}
     for name in NAMES:
         known = table[name].unique().drop_nulls()

@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from fairreplay.metrics import jfi, preemption, scr, service, types
 from fairreplay.metrics import weights as in_force
 from fairreplay.metrics.entitlement import Floats, entitlements, fair_weights, over_time
 from fairreplay.metrics.held import Held
-from fairreplay.metrics.load import NEEDED, Bools, Columns, Group, Ints, Load
+from fairreplay.metrics.load import Bools, Columns, Group, Ints, Load
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.metrics.scanned import Scanned
 from fairreplay.metrics.windows import Grid, grid
@@ -113,7 +113,7 @@ CELLS_MAX: Final = 1 << 19
 ROWS_MAX: Final = 1 << 19
 """Windows are measured in parts of about so many (window, tenant) cells and requests, which bounds the memory."""
 ROWS_HELD_MAX: Final = 1 << 24
-"""A scan of no more rows is read once and held (some 100 bytes a row); a longer one is read part by part."""
+"""A scan of no more rows is held in memory; a longer one is read part by part."""
 
 
 def measure(
@@ -141,6 +141,31 @@ def measure(
     )
 
 
+def sliding(
+    outcome: pl.DataFrame | pl.LazyFrame,
+    config: Config,
+    options: MeasureOptions,
+    hop_us: int,
+    source: str,
+    slo: tuple[Mapping[str, SloTtft], bool],
+) -> Measured:
+    """As ``measure``, over windows that begin every ``hop_us`` and overlap: each is one of a tumbling grid of its own.
+
+    "The window before" that a type's floor follows from is the one that ends where this one begins.
+    """
+    found = [
+        measure(outcome, config, replace(options, offset_us=offset), source, slo)
+        for offset in range(0, options.window_us, hop_us)
+    ]
+    return replace(
+        found[0],
+        **{
+            name: pl.concat(getattr(one, name) for one in found).sort("model", "start", maintain_order=True)
+            for name in ("windows", "tenants", "types")
+        },
+    )
+
+
 def measure_windows(
     outcome: pl.DataFrame | pl.LazyFrame,
     config: Config,
@@ -154,11 +179,9 @@ def measure_windows(
 
 def loaded(outcome: pl.DataFrame | pl.LazyFrame) -> Load:
     """``outcome`` as a load; of a scan, one that is not too long is read once and held."""
-    if isinstance(outcome, pl.DataFrame):
-        return Held(outcome)
-    if outcome.select(pl.len()).collect(engine="streaming").item() > ROWS_HELD_MAX:
+    if isinstance(outcome, pl.LazyFrame) and outcome.select(pl.len()).collect().item() > ROWS_HELD_MAX:
         return Scanned(outcome)
-    return Held(outcome.select("model", *NEEDED).collect(engine="streaming"))
+    return Held(outcome)
 
 
 def models(rows: pl.DataFrame) -> list[str | None]:

@@ -69,7 +69,7 @@ def grid(first_us: int, end_us: int, options: MeasureOptions) -> Grid:
     if options.window_us == WHOLE_PERIOD:
         return Grid(first, end - first, 1)
     size = options.window_us
-    start = first // size * size
+    start = (first - options.offset_us) // size * size + options.offset_us
     count = -(-(end - start) // size)
     if count > WINDOWS_MAX:
         raise UsageError(

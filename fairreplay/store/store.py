@@ -117,6 +117,16 @@ class Store:
             except (OSError, ArrowException):
                 raise StoreError(f"{path}: missing or damaged; restore it, or make the store again") from None
 
+    def segment_files(self) -> list[Path]:
+        """The Parquet file of every segment, found to be the bytes that were written.
+
+        Raises:
+            StoreError: one is missing or damaged; the file is named.
+        """
+        for segment in self.manifest.segments:
+            self._verify(segment)
+        return [self.segment_path(segment.source) for segment in self.manifest.segments]
+
     def counted(self, sources: Sequence[str], column: str) -> dict[str, int]:
         """Requests of the named sources by the value of ``column``, sorted."""
         counts: Counter[str] = Counter()
@@ -309,6 +319,10 @@ class Store:
     def replay_requests(self, name: str) -> pl.DataFrame:
         """One row per request of the replay: ``REPLAY_SCHEMA``."""
         return self._replay_frame(name, "requests.parquet", REPLAY_SCHEMA)
+
+    def replay_file(self, name: str) -> Path:
+        """The Parquet file with the rows of ``replay_requests``."""
+        return self._replay_file(name, "requests.parquet")
 
     def replay_steps(self, name: str) -> pl.DataFrame:
         """The work of each second: ``STEP_SCHEMA``."""
