@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import out, out_json, table
+from fairreplay.cli.console import out, out_json, progress, table
 from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_document
 from fairreplay.cli.options import (
     DEFAULT_STORE,
@@ -69,7 +69,8 @@ def report(
         since=begin,
         until=end,
     )
-    document = report_document(open_store(store), settings, options)
+    with progress("report", "episodes", quiet=quiet or json) as told:
+        document = report_document(open_store(store), settings, options, progress=told)
     written = write_report(document, output)
     if json:
         out_json(summary(document, written))

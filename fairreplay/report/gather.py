@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.causes.review import Source, explained, inside, period_of, production, sources
+from fairreplay.causes.review import Progress, Source, explained, inside, period_of, production, sources
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -25,14 +25,18 @@ COMMON: Final = "logged, rows replayed"
 
 
 def report_document(
-    store: Store, config: Config, options: MeasureOptions, validation: Validation | None = None
+    store: Store,
+    config: Config,
+    options: MeasureOptions,
+    validation: Validation | None = None,
+    progress: Progress | None = None,
 ) -> Document:
     """The report on the requests that arrived in the period of ``options``: the log, and every replay of it.
 
     A replay belongs if it was made from this store's content with this config over this period; others are left out.
     """
     options = period_of(store, options)
-    found = explained(sources(store, config, options), config, options, jobs=JOBS)
+    found = explained(sources(store, config, options), config, options, jobs=JOBS, progress=progress)
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]
     common = _common(logged.outcome, [source.outcome for source in found[1:]])

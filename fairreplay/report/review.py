@@ -92,8 +92,8 @@ def review(
         done = _replayed(store, config, chosen, options, jobs, stage)
         until = options.until or _after_the_last(store)
         previous, warnings = _previous(folder, until)
-        with stage("report", "episodes"):
-            document = report_document(store, config, options)
+        with stage("report", "episodes") as told:
+            document = report_document(store, config, options, progress=told)
         state = State(options.since, until, page_name(until), store.digest(), config_digest(config))
         removed = _remove_useless(store)
         latest, kept = publish(folder, document, state)
