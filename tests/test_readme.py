@@ -56,7 +56,7 @@ def test_the_commands_of_the_readme_run_and_end_in_a_report(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("log", "tenants"),
-    [("formats/litellm/spend_logs.json", 6), ("vllm_requests/RTXPRO6000_Llama-3.1-8B.requests.jsonl", 1)],
+    [("formats/litellm/spend_logs.json", 7), ("vllm_requests/RTXPRO6000_Llama-3.1-8B.requests.jsonl", 1)],
 )
 def test_a_newcomer_ends_with_a_report(tmp_path: Path, log: str, tenants: int) -> None:
     """The second block, with the log of a LiteLLM proxy and of a vLLM engine."""
