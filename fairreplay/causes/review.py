@@ -99,10 +99,20 @@ def inside(rows: pl.DataFrame, options: MeasureOptions) -> pl.DataFrame:
     return rows
 
 
+def has_decisions(outcome: pl.DataFrame) -> bool:
+    """Whether a log says anything of when requests were served; one of arrivals, some of them refused, does not.
+
+    Where there was nothing to serve, refusals are all that could be decided.
+    """
+    load = outcome.filter(pl.col("status") != "rejected")
+    times = ("scheduled_at", "first_token_at", "finished_at")
+    return load.is_empty() or any(load[name].null_count() < len(load) for name in times)
+
+
 def production(found: Sequence[Source]) -> Source:
     """What stands for production: the log, or its baseline replay where the log holds arrivals only."""
     logged = found[0]
-    if logged.outcome.is_empty() or not _is_arrivals_only(logged.outcome):
+    if has_decisions(logged.outcome):
         return logged
     return next((source for source in found if source.is_baseline), logged)
 
@@ -140,9 +150,3 @@ def explained(
     filled = {one.id: one for one in with_verdicts(wanted, verdicts)}
     done = replace(judged, episodes=tuple(filled.get(one.id, one) for one in every), raw_only_windows=raw_only)
     return [done if source is judged else source for source in found]
-
-
-def _is_arrivals_only(rows: pl.DataFrame) -> bool:
-    """No row says what production did with it."""
-    told = ("scheduled_at", "first_token_at", "finished_at")
-    return all(rows[name].null_count() == len(rows) for name in told) and not (rows["status"] == "rejected").all()

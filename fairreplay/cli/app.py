@@ -11,6 +11,7 @@ import typer
 from fairreplay import __version__
 from fairreplay.cli import (
     calibrate,
+    compare,
     demo,
     episodes,
     evaluate,
@@ -20,6 +21,7 @@ from fairreplay.cli import (
     metrics,
     replay,
     report,
+    review,
     sql,
     synth,
     verify,
@@ -60,6 +62,8 @@ COMMANDS = (
     episodes,
     explain,
     report,
+    review,
+    compare,
     export,
     sql,
     calibrate,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairreplay.cli.console import out, out_json, table
+from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_document
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -42,6 +43,7 @@ def report(
     strict_samples: StrictSamplesOption = False,
     refusals: RefusalsOption = "miss",
     spread: SpreadOption = "phases",
+    fail_on: FailOnOption = None,
     store: StoreOption = DEFAULT_STORE,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -54,6 +56,7 @@ def report(
     from fairreplay.report.write import write_report
     from fairreplay.store.store import open_store
 
+    check_level(fail_on)
     begin, end = period(since, until)
     settings = load_config(config)
     options = measure_options(
@@ -72,6 +75,7 @@ def report(
         out_json(summary(document, written))
     elif not quiet:
         out(summary_text(document, written))
+    fail_at(fail_on, worst_of_document(document))
 
 
 def summary(document: Document, written: Written) -> dict[str, Any]:

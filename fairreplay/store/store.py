@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -333,10 +334,18 @@ class Store:
             yield
 
 
+_LOCKED: ContextVar[frozenset[Path]] = ContextVar("locked", default=frozenset())
+"""Folders whose lock this run holds: the steps of a run do not lock each other out."""
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """The store's lock, also for a folder that is not a store yet. Never waits."""
+    """The store's lock, also for a folder that is not a store yet. Never waits; held already by this run is fine."""
     path = folder / LOCK_NAME
+    own = folder.resolve()
+    if own in _LOCKED.get():
+        yield
+        return
     lock = filelock.FileLock(path, timeout=0)
     try:
         lock.acquire()
@@ -346,15 +355,41 @@ def lock_folder(folder: Path) -> Iterator[None]:
         raise StoreBusyError(f"{folder}: {who} holds the store; try again when it has ended") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot lock the store ({error.strerror}); check its permissions") from None
+    token = _LOCKED.set(_LOCKED.get() | {own})
     try:
         with suppress(OSError):  # a full disk: the lock holds all the same, it only cannot say whose it is
             path.write_text(f"{os.getpid()}\n")
         yield
     finally:
+        _LOCKED.reset(token)
         with suppress(OSError):
             if path.exists():
                 path.write_text("")
         lock.release()
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """The lock of the store at ``path`` over several steps, the first of which may make the store.
+
+    Where none is there at the end, no folder and no lock is left behind.
+    """
+    if (path / MANIFEST_NAME).exists():
+        with lock_folder(path):
+            yield
+        return
+    check_vacant(path)
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    make_folder(path)
+    try:
+        with lock_folder(path):
+            yield
+    finally:
+        if made and not (path / MANIFEST_NAME).exists():
+            with suppress(OSError):
+                (path / LOCK_NAME).unlink(missing_ok=True)
+                for folder in made:
+                    folder.rmdir()
 
 
 def open_store(path: Path) -> Store:
