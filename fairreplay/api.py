@@ -15,12 +15,13 @@ from typing import Final, Literal
 import polars as pl
 
 from fairreplay.cli.ingest import document, options_of
+from fairreplay.cli.metrics import slid
 from fairreplay.cli.options import DEFAULT_STORE, DEFAULT_T0, cores
 from fairreplay.cli.period import period
 from fairreplay.config.load import load_config
 from fairreplay.export.results import Results
 from fairreplay.export.sql import answer
-from fairreplay.metrics.options import measure_options
+from fairreplay.metrics.options import hop_us, measure_options
 from fairreplay.report.gather import report_document
 from fairreplay.report.write import write_report
 from fairreplay.sandbox.plan import baseline_policy
@@ -161,6 +162,7 @@ def metrics(
     since: Instant | None = None,
     until: Instant | None = None,
     window: str | None = None,
+    hop: str | None = None,
     min_samples: int | None = None,
     strict_samples: bool = False,
     refusals: str = "miss",
@@ -168,10 +170,14 @@ def metrics(
 ) -> pl.DataFrame:
     """SCR, JFI and type fairness of the log and of every replay, a row per window, model and ``source``.
 
-    ``by="tenants"`` and ``by="types"`` give a row for each of them in a window.
+    ``by="tenants"`` and ``by="types"`` give a row for each of them in a window; with ``hop`` windows overlap.
     """
     found = _results(store, config, since, until, window, min_samples, strict_samples, refusals, spread)
-    return found.measured(by)
+    distance = hop or found.config.window.hop
+    if not distance:
+        return found.measured(by)
+    length = hop_us(distance, "--hop" if hop else "window.hop", found.options.window_us)
+    return found.measured(by, [slid(source, found.config, found.options, length) for source in found.sources])
 
 
 def episodes(

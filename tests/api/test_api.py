@@ -19,8 +19,8 @@ from fairreplay.cli.app import app
 from fairreplay.errors import BadInputError, StoreError, UsageError
 from fairreplay.export.results import EPISODE_SCHEMA
 from fairreplay.metrics.measure import TENANT_SCHEMA, TYPE_SCHEMA, WINDOW_SCHEMA
-from tests.api.blocks import run_python
 from tests.api.usage import review
+from tests.docs.blocks import run_python
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "fairreplay" / "sample"
