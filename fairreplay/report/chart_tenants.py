@@ -239,10 +239,10 @@ def heat_title(one: Heat) -> str:
     hurt = sum(any(x is not None and x < X_LOW for x in row) for row in one["x"])
     counts = [sum(x is not None and x < X_LOW for x in row) for row in one["x"]]
     longest = counts.index(max(counts))
+    often = f"{text.plural(counts[longest], 'bin')} of {len(one['start'])}"
     return (
         f"{one['source']}: {hurt} of {text.plural(len(one['tenants']), 'tenant')} fell below {100 * X_LOW:.0f} % of "
-        f"their entitlement, {text.short(one['tenants'][longest], 32)} most often ({text.plural(counts[longest], 'bin')} of "
-        f"{len(one['start'])})"
+        f"their entitlement, {text.short(one['tenants'][longest], 32)} most often ({often})"
     )
 
 

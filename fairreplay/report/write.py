@@ -17,6 +17,7 @@ from fairreplay.store.files import replace_bytes
 class Written:
     html: Path
     json: Path
+    tickets: tuple[Path, ...] = ()
 
 
 def write_report(document: Document, output: Path) -> Written:
@@ -30,13 +31,14 @@ def write_report(document: Document, output: Path) -> Written:
     """
     page = output if output.suffix.lower() in (".html", ".htm") else output / "report.html"
     beside = page.with_suffix(".json")
+    tickets = tuple(page.parent / ticket_name(episode["id"]) for episode in document["episodes"])
     html = render(document).encode("utf-8")
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         replace_bytes(beside, encode(document))
-        for episode in document["episodes"]:
-            replace_bytes(page.parent / ticket_name(episode["id"]), ticket(episode).encode())
+        for path, episode in zip(tickets, document["episodes"], strict=True):
+            replace_bytes(path, ticket(episode).encode())
         replace_bytes(page, html)
     except OSError as error:
         raise UsageError(f"{page}: cannot be written ({error.strerror}); choose another -o") from None
-    return Written(html=page, json=beside)
+    return Written(html=page, json=beside, tickets=tickets)
