@@ -21,6 +21,7 @@ def overtakes(decided: Decisions, index: int) -> Chart | None:
     traces: list[Json] = [
         {
             "type": "heatmap",
+            "name": "tokens ahead",
             "x": names,
             "y": names,
             "z": [[tokens or None for tokens in row] for row in matrix["tokens"]],

@@ -143,8 +143,8 @@ def _named(rows: pl.DataFrame, sign: str) -> str:
     said = [
         f"{text.short(row['tenant'], NAME_MAX)}: mean TTFT {sign}{abs(row['ttft_mean_change_us']) / 1e6:.1f} s"
         + (
-            f", P50 {row['ttft_p50_us_production'] / 1e6:.1f} to {row['ttft_p50_us_replay'] / 1e6:.1f} s"
-            if row["ttft_p50_us_production"] is not None and row["ttft_p50_us_replay"] is not None
+            f", P90 {row['ttft_p90_us_production'] / 1e6:.1f} to {row['ttft_p90_us_replay'] / 1e6:.1f} s"
+            if row["ttft_p90_us_production"] is not None and row["ttft_p90_us_replay"] is not None
             else ""
         )
         for row in rows.head(NAMED_MAX).iter_rows(named=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
@@ -118,8 +119,11 @@ def render(document: Document) -> str:
 
 
 def encoded(document: Document) -> bytes:
-    """The document as ``report.json`` holds it: keys in their order, two spaces, NaN refused."""
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
+    """The document as ``report.json`` holds it: keys in their order, two spaces."""
+    try:
+        return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
+    except TypeError:  # a name with half a character
+        return json.dumps(document, indent=2, allow_nan=False).encode() + b"\n"
 
 
 class _LongNames:

@@ -22,7 +22,7 @@ def upgraded(document: Mapping[str, Any]) -> Document:
     found = document.get("schema_version")
     if found == SCHEMA_VERSION:
         return cast(Document, document)
-    if found not in STEPS:
+    if not isinstance(found, int) or found not in STEPS:
         raise UsageError(
             f"report document: schema_version {found!r} is not known; this version reads "
             f"{', '.join(map(str, [*STEPS, SCHEMA_VERSION]))}, so use a newer fairreplay"
