@@ -56,7 +56,11 @@ def log(tenants: tuple[str, ...] = TENANTS) -> pl.DataFrame:
     hit = every % 20 == 0
     return rows.with_columns(
         pl.when(hit).then(1 + every % 3).otherwise(0).cast(pl.UInt16).alias("preemptions"),
-        pl.when(hit).then(200 * (1 + every % 4) * (1 + every % 3)).otherwise(0).cast(pl.UInt32).alias("recomputed_tokens"),
+        pl.when(hit)
+        .then(200 * (1 + every % 4) * (1 + every % 3))
+        .otherwise(0)
+        .cast(pl.UInt32)
+        .alias("recomputed_tokens"),
         (0.4 + (every % 13) * 0.05).cast(pl.Float32).alias("batch_utilization"),
     )
 

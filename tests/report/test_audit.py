@@ -93,4 +93,6 @@ def test_thrashing_by_hand() -> None:
 def test_a_source_that_says_nothing_is_unknown() -> None:
     found = audited("logged", None, rows({}, {"batch_utilization": 0.9}), CONFIG, logged=True)
     unknown = ("preempted_requests", "preempted_once", "preemptions", "recomputed_tokens", "recompute_tax")
-    assert [found[key] for key in (*unknown, "thrashing_requests", "thrashing_unknown", "bands", "recovery")] == [None] * 9  # type: ignore[literal-required]
+    assert [found[key] for key in (*unknown, "thrashing_requests", "thrashing_unknown", "bands", "recovery")] == [
+        None
+    ] * 9  # type: ignore[literal-required]

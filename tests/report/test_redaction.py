@@ -12,8 +12,8 @@ import pytest
 from fairreplay.report.html import render
 from fairreplay.report.redaction import Redaction
 from fairreplay.report.schema import Document
-from fairreplay.report.write import encode
 from fairreplay.report.ticket import ticket
+from fairreplay.report.write import encode
 from fairreplay.store.store import Store
 from fairreplay.trace.pseudonyms import Pseudonyms
 from tests.report import scene

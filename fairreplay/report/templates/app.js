@@ -93,17 +93,18 @@
   };
   const timeAxis = (axis, range) => Object.assign(axis, ticks(millis(range[0]), millis(range[1]), narrow.matches ? 4 : 9), {
     title: { ...axis.title, text: axis.title.text.replace(/\([^()]*\)$/, `(${zone})`) },
-    unifiedhovertitle: { text: "%{customdata}" },
+    unifiedhovertitle: { text: "%{x|%Y-%m-%d %H:%M:%S} UTC" },  // Plotly formats it itself, and knows no zone
   });
-  const stamped = (data) => {  // what a point's hover says of its time
+  const stamped = (data) => {  // what a cell's hover says of its time
     const known = new Map();
     const stamp = (x) => {
       if (!known.has(x)) { const part = parts(millis(x)); known.set(x, `${day(part)} ${clock(part)} ${zone}`); }
       return known.get(x);
     };
     for (const trace of data) {
+      if (trace.type !== "heatmap") continue;
       const labels = trace.x.map(stamp);
-      trace.customdata = trace.type === "heatmap" ? trace.z.map(() => labels) : labels;
+      trace.customdata = trace.z.map(() => labels);
     }
   };
 
@@ -222,15 +223,15 @@
   const csv = (table) => `${rowsOf(table).map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`;
 
   const copy = async (text) => {
-    try { await navigator.clipboard.writeText(text); return true; } catch { /* no permission, or a frame */ }
     const field = make("textarea", { readonly: "", class: "skip", "aria-hidden": "true" });
     field.value = text;
     document.body.append(field);
     field.select();
     let done = false;
-    try { done = document.execCommand("copy"); } catch { /* said below */ }
+    try { done = document.execCommand("copy"); } catch { /* tried otherwise below */ }
     field.remove();
-    return done;
+    if (done || parent !== window) return done;  // a frame may not ask for the clipboard
+    try { await navigator.clipboard.writeText(text); return true; } catch { return false; }
   };
 
   const button = (label, title, act) => {
