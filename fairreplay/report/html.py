@@ -53,6 +53,8 @@ DEFINITIONS: Final = {
 }
 EPISODES_SHOWN: Final = 20
 NAME_SHOWN: Final = 48
+SAVED_MAX: Final = 12_000_000
+"""Bytes of a document that a page carries whole, in about a tenth of them."""
 STROKES: Final = {
     "solid": "",
     "dash": "6,3",
@@ -77,6 +79,7 @@ def render(document: Document) -> str:
     period = document["period"]
     models = period["models"]
     held = document["validation"]
+    saved, whole = _saved(given)
     names = _LongNames()
     timeline, curves, comparison = document["timeline"], document["curves"], document["comparison"]
     return _environment().get_template("report.html").render(
@@ -87,7 +90,8 @@ def render(document: Document) -> str:
         js=Markup(js),
         plotly=Markup(plotly[1]) if plotly else "",
         figures=_packed(orjson.dumps([{"id": chart.id, "figure": chart.figure} for chart in drawn.values()])),
-        saved=_packed(encoded(given)),
+        saved=_packed(saved),
+        saved_whole=whole,
         names=names,
         charts=drawn,
         looks=looks,
@@ -124,6 +128,14 @@ def encoded(document: Document) -> bytes:
         return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
     except TypeError:  # a name with half a character
         return json.dumps(document, indent=2, allow_nan=False).encode() + b"\n"
+
+
+def _saved(document: Document) -> tuple[bytes, bool]:
+    """What "Save JSON" saves: the document; one that is too large for a page without its windows."""
+    content = encoded(document)
+    if len(content) <= SAVED_MAX:
+        return content, True
+    return encoded({**document, "timeline": []}), False
 
 
 class _LongNames:

@@ -13,8 +13,15 @@
 
   // --- data in the page: gzipped, in base64 -------------------------------------------------------------------------
 
+  const bytes = (base64) => {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+    const chars = atob(base64);
+    const found = new Uint8Array(chars.length);
+    for (let at = 0; at < chars.length; at += 1) found[at] = chars.charCodeAt(at);
+    return found;
+  };
   const inflate = async (id) => {
-    const packed = Uint8Array.from(atob($(id).textContent.trim()), (char) => char.charCodeAt(0));
+    const packed = bytes($(id).textContent);
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
   };
@@ -261,6 +268,7 @@
   };
 
   const addTools = (redraw) => {
+    const { part } = $("document").dataset;
     const here = Intl.DateTimeFormat().resolvedOptions().timeZone;
     const known = Intl.supportedValuesOf ? Intl.supportedValuesOf("timeZone") : [];
     const select = make("select", { id: "zone" });
@@ -268,7 +276,8 @@
     select.addEventListener("change", () => { zone = select.value; showTimes(); redraw(); say(`Times in ${zone}.`); });
     $("tools").append(
       make("label", { for: "zone" }, "Times in "), select,
-      button("Save JSON", "Save report.json, the numbers behind this page", async () => {
+      button(part ? `Save JSON ${part}` : "Save JSON", part ? "The whole stands in report.json beside this page" :
+        "Save report.json, the numbers behind this page", async () => {
         save("report.json", "application/json", await inflate("document"));
       }),
     );
@@ -285,18 +294,26 @@
 
   const start = async () => {
     let charts = [];
-    addTools(() => charts.filter(({ figure }) => figure.layout.xaxis?.type === "date").forEach(draw));
-    addButtons();
     openTarget();
+    addTools(() => charts.filter(({ figure }) => figure.layout.xaxis?.type === "date").forEach(draw));
     addEventListener("hashchange", openTarget);
-    root.dataset.ready = "yes";
-    if (!document.querySelector(".plot")) return;
+    if (!document.querySelector(".plot")) { addButtons(); return; }
     try {
       const [source, figures] = await Promise.all([inflate("plotly"), inflate("figures")]);
       load(source);
       charts = JSON.parse(figures);
-      for (const chart of charts) { draw(chart); root.dataset.first ??= "drawn"; await breath(); }
+      for (const chart of charts) {
+        draw(chart);
+        if (!root.dataset.first) {
+          performance.mark("first-chart");
+          root.dataset.first = "drawn";
+          await breath();
+          addButtons();
+        }
+        await breath();
+      }
     } catch (error) {
+      if (!root.dataset.first) addButtons();
       for (const plot of document.querySelectorAll(".plot")) plot.classList.add("failed");
       console.error("charts not drawn:", error);
       return;
