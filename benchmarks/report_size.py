@@ -113,9 +113,7 @@ def first_chart_s(html: str) -> float | None:
 def made() -> Document:
     """The document, through the real ``build``."""
     config = parse_config("[defaults]\nslo_ttft_ms = { p50 = 200, p90 = 500, p99 = 1000 }\n", "benchmark")
-    sources = [facts(number, name, role) for number, (name, role) in enumerate(
-        (("logged", "logged"), ("fcfs", "baseline"), ("vtc", "policy"))
-    )]  # fmt: skip
+    sources = [facts(0, "logged", "logged"), facts(1, "fcfs", "baseline"), facts(2, "vtc", "policy")]
     found = episodes()
     return build(
         config=config,
@@ -128,22 +126,18 @@ def made() -> Document:
     )
 
 
-def facts(seed: int, name: str, role: Any) -> SourceFacts:
+def facts(seed: int, name: str, role: Role) -> SourceFacts:
     draw = np.random.default_rng(seed)
     measured_here = measured(draw, name, WINDOWS, MINUTE)
     return SourceFacts(
         name=name,
-        role=role if role in ("logged", "baseline", "policy") else _role(role),
+        role=role,
         policy=None if role == "logged" else name,
         config_hash=None if role == "logged" else "0123456789ab",
         outcome=outcome(draw),
         measured=measured_here,
         whole=measured(draw, name, 1, WINDOWS * MINUTE),
     )
-
-
-def _role(role: Role) -> Role:
-    return role
 
 
 def outcome(draw: np.random.Generator) -> pl.DataFrame:
@@ -194,7 +188,7 @@ def measured(draw: np.random.Generator, name: str, windows: int, size: timedelta
                 "end": starts.dt.offset_by(f"{int(size.total_seconds())}s"),
                 "requests": [REQUESTS // windows] * windows,
                 **{key: low * draw.random(windows) for key in ("scr", "scr_weighted", "jfi", "jfi_raw", "min_x")},
-                **{key: low * 3 for key in ("tfr", "tfr_raw", "service_gap")},
+                **dict.fromkeys(("tfr", "tfr_raw", "service_gap"), low * 3),
                 "min_x_tenant": [NAMES[number] for number in draw.integers(0, TENANTS, windows)],
                 "drain": [False] * windows,
                 "degraded": low < 0.55,
@@ -301,7 +295,10 @@ def verdict(name: str, start: datetime) -> Verdict:
             Counterfactual(without, deficits, deficits, values, inputs)
             for without in ((), ("burst",), ("capacity_shortfall",), ("burst", "capacity_shortfall"))
         ),
-        recommendations=(fix, replace(fix, title="Share the cluster among tenants (vtc) instead of serving by arrival")),
+        recommendations=(
+            fix,
+            replace(fix, title="Share the cluster among tenants (vtc) instead of serving by arrival"),
+        ),
         assumptions=("no preemption counts in the log: thrashing is suspected at most, and judged by replays alone",),
     )
 
@@ -341,7 +338,7 @@ def decided(policy: str, tenants: int) -> Decisions:
         "largest": [
             {"request_id": "chatcmpl-0123456789abcdef", "tenant": NAMES[0], "type": "chat", "model": None}
             | {"arrived_at": "2026-11-02T10:00:00.123456Z", "tokens": 1234}
-            | {f"{side}_{what}_ms": 1234.567 for what in ("wait", "ttft", "finish") for side in ("production", "replay")}
+            | {f"{side}_{what}_ms": 1.5 for what in ("wait", "ttft", "finish") for side in ("production", "replay")}
             | {"production_refused": False, "replay_refused": False}
         ] * 10,
     }  # fmt: skip
