@@ -86,6 +86,14 @@ class Names(Protocol):
 
 
 @dataclass(frozen=True)
+class Named:
+    """Tenants and types without their requests."""
+
+    tenants: tuple[str, ...]
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Load:
     """The rows of a trace that load the cluster, and the clock they share."""
 
