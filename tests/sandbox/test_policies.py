@@ -34,19 +34,19 @@ def order(engine: Any, rows: list[Row], policy: PolicySpec, **settings: Any) -> 
     return admission_order(work, engine.run(work, plan(work, policy, **settings)))
 
 
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", range(4))
 def test_random_cases_of_the_policies_that_keep_ranks(part: int) -> None:
     """Compiled = reference to the bit, beside the cases of ``test_compiled`` in which all policies mix."""
     preempted = refused = 0
-    for seed in range(20_000 + 50 * part, 20_050 + 50 * part):
+    for seed in range(20_000 + 30 * part, 20_030 + 30 * part):
         work, the_plan = case(seed, policies=NEW)
         plain = reference.run(work, the_plan)
         for leap in (True, False):
             assert differences(plain, compiled.run(work, the_plan, leap=leap)) == [], f"case {seed}, leap {leap}"
         preempted += int((plain.preemptions > 0).any())
         refused += int((plain.status == REFUSED).any())
-    assert preempted > 5
-    assert refused > 5
+    assert preempted > 3
+    assert refused > 3
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -145,7 +145,7 @@ def test_quantile_hurries_whoever_has_used_up_a_budget(engine: Any) -> None:
     assert order(engine, rows, replace(spec, quantiles=(2,))) == "a1 a2 a3 b1 b2 a4 a5"
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=40, derandomize=True, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 2))
 def test_quantile_with_one_target_is_edf(seed: int, place: int) -> None:
     """Request by request: equal weights, no floors, gamma 0."""

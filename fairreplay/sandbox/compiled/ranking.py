@@ -206,7 +206,8 @@ def begin(e: Int64s, queues: Int64s, ranks: Int64s, misses: Int64s) -> None:
     for number in range(e[at.ENTRIES]):
         queues[number * at.QUEUE + at.SINCE] = at.NONE
         queues[number * at.QUEUE + at.FRESH] = 1
-        if e[at.POLICY] == at.QUANTILE:
+        is_type = e[at.FIRST_TYPE] >= 0 and number >= e[at.FIRST_TYPE]
+        if e[at.POLICY] == at.QUANTILE and not is_type:
             set_target(e, queues, number * at.QUEUE)
     if e[at.POLICY] == at.QUANTILE:
         for place in range(e[at.TENANTS] * e[at.HISTORY]):
