@@ -113,7 +113,7 @@ def fixes(document: Document) -> Chart | None:
                 }
             )
         figure[f"xaxis{number}"] = axis(
-            title={"text": f"{label}, mean over the episode"},
+            title={"text": f"mean {label}"},
             range=[-0.04 * top, 1.06 * top],
             domain=[panel * width + (0.02 if panel else 0), (panel + 1) * width - 0.02],
             anchor="y",
