@@ -14,7 +14,7 @@ import polars as pl
 
 from fairreplay.causes.episodes import Episode
 from fairreplay.causes.overtaking import overtakes
-from fairreplay.causes.review import Source, inside
+from fairreplay.causes.review import Source, has_decisions, inside
 from fairreplay.metrics.load import Ints
 from fairreplay.metrics.measure import of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -157,12 +157,6 @@ def gains_and_pays(found: Differences, most: int) -> tuple[pl.DataFrame, pl.Data
     gains = found.tenants.filter(change < 0).sort(change, "tenant").head(most)
     pays = found.tenants.filter(change > 0).sort(change, "tenant", descending=[True, False]).head(most)
     return gains, pays
-
-
-def has_decisions(outcome: pl.DataFrame) -> bool:
-    """Whether a log says anything of when requests were served; one of arrivals (and refusals) alone does not."""
-    load = outcome.filter(pl.col("status") != "rejected")
-    return any(load[name].null_count() < len(load) for name in ("scheduled_at", "first_token_at", "finished_at"))
 
 
 def differences(

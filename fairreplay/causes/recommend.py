@@ -242,7 +242,7 @@ def type_starvation(evidence: Evidence) -> list[Fix]:
 def weight_skew(evidence: Evidence) -> list[Fix]:
     """The committed weights."""
     names = sorted(evidence.rows["tenant"].unique().to_list())
-    weights = fair_weights(evidence.config, names).tolist()
+    weights = fair_weights(evidence.config, names, evidence.start).tolist()
     lines = [
         f"[tenants.{json.dumps(name)}]\nweight = {weight:.4g}" for name, weight in zip(names, weights, strict=True)
     ]

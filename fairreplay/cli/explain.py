@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, printable, table
+from fairreplay.cli.console import note, out, out_json, printable, progress, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -79,7 +79,8 @@ def explain(
     note_compilation(quiet=quiet)
     opened = open_store(store)
     options = period_of(opened, options)
-    found = sources(opened, settings, options)
+    with progress("metrics", "sources", quiet=quiet or json) as on_source:
+        found = sources(opened, settings, options, on_source)
     found = explained(found, settings, options, only="", recommend=False)  # names those of low demand too
     wanted = pick(production(found).episodes, episode)
     judged = production(explained(found, settings, options, only=wanted.id, jobs=jobs))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, table
+from fairreplay.cli.console import note, out, out_json, progress, table
+from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_document
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -43,6 +44,7 @@ def report(
     strict_samples: StrictSamplesOption = False,
     refusals: RefusalsOption = "miss",
     spread: SpreadOption = "phases",
+    fail_on: FailOnOption = None,
     previous: Annotated[
         Path | None, typer.Option("--previous", help="report.json of an earlier report: tell what changed since.")
     ] = None,
@@ -73,6 +75,7 @@ def report(
     from fairreplay.report.write import write_report
     from fairreplay.store.store import open_store
 
+    check_level(fail_on)
     begin, end = period(since, until)
     settings = load_config(config)
     options = measure_options(
@@ -87,12 +90,16 @@ def report(
     )
     earlier = None if previous is None else load_previous(previous)
     redaction = _redaction(redact, redact_key, quiet=quiet or json)
-    document = report_document(open_store(store), settings, options, previous=earlier, redaction=redaction)
+    with progress("report", "episodes", quiet=quiet or json) as told:
+        document = report_document(
+            open_store(store), settings, options, previous=earlier, redaction=redaction, progress=told
+        )
     written = write_report(document, output)
     if json:
         out_json(summary(document, written))
     elif not quiet:
         out(summary_text(document, written))
+    fail_at(fail_on, worst_of_document(document))
 
 
 def _redaction(what: str | None, key_file: Path | None, *, quiet: bool) -> Redaction | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.causes.review import Source, explained, inside, period_of, production, sources
+from fairreplay.causes.review import Progress, Source, explained, inside, period_of, production, sources
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -34,6 +34,7 @@ def report_document(
     validation: Validation | None = None,
     previous: Document | None = None,
     redaction: Redaction | None = None,
+    progress: Progress | None = None,
 ) -> Document:
     """The report on the requests that arrived in the period of ``options``: the log, and every replay of it.
 
@@ -52,7 +53,7 @@ def report_document(
         redaction = redaction.knowing({*config.tenants, *(name for names in named for name in names)})
         found = [redaction.source(source) for source in found]
         config, known = redaction.config(config), redaction.store(known)
-    found = explained(found, config, options, jobs=JOBS)
+    found = explained(found, config, options, jobs=JOBS, progress=progress)
     judged = production(found).episodes
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]
