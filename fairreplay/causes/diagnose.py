@@ -49,6 +49,8 @@ from fairreplay.sandbox.plan import with_known_policies
 
 REPRODUCED_MIN: Final = 0.5
 REPRODUCED_MAX: Final = 2.0
+EVERY_FIX_ROWS_MAX: Final = 100_000
+"""A load of no more requests is replayed whole with every fix, a larger one with the best fix of each cause."""
 SIMULATED_BASELINE: Final = "simulated baseline"
 
 
@@ -480,6 +482,7 @@ def _recommended(
         court.replays[frozenset()],
         list(verdict.by_metric),
         lambda interventions: _over_period(case, episode.model, interventions),
+        all_over_period=len(case.load) <= EVERY_FIX_ROWS_MAX,
     )
 
 

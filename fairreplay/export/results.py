@@ -82,9 +82,9 @@ class Results:
         """As ``judged``, without measuring what would have helped: the causes alone."""
         return explained(self.sources, self.config, self.options, jobs=self.jobs, recommend=False)
 
-    def measured(self, table: Measured) -> pl.DataFrame:
-        """A table of all sources in their order, by model and window."""
-        frames = [getattr(source.measured, table) for source in self.sources]
+    def measured(self, table: Measured, sources: Sequence[Source] | None = None) -> pl.DataFrame:
+        """A table of all sources (those of this period without ``sources``) in their order, by model and window."""
+        frames = [getattr(source.measured, table) for source in (self.sources if sources is None else sources)]
         keys = ["model", "start", *({"tenants": ["tenant"], "types": ["type"]}.get(table, []))]
         joined: pl.DataFrame = pl.concat(frame.sort(keys, nulls_last=False) for frame in frames)
         return joined.select(list(MEASURED[table]))

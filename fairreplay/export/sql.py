@@ -104,6 +104,13 @@ def answer(results: Results, query: str) -> Iterator[Answer]:
     known = tables(results)
     named = {name: table.load() for name, table in known.items() if _names(query, name)}
     absent = {name: f"table {name}: write its name out in the query" for name in known if name not in named}
+    for stored in results.store.replay_names():
+        policy = stored.rpartition("-")[0]
+        if f"replay_{policy}" not in known:
+            absent[f"replay_{policy}"] = (
+                f"no replay of {policy} is of this config and of what is stored now (is --config missing?); "
+                f'an older one is "{stored}"'
+            )
     with session(results.store.path, named, absent=absent) as connection:
         with _said_plainly():
             reader = batches(connection, query)

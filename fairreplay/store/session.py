@@ -20,7 +20,7 @@ MEMORY_LIMIT: Final = "512MB"
 """Of a session that may spill; what it sorts or joins beyond that goes to disk."""
 BATCH_ROWS: Final = 1 << 16
 
-_LOCKED: Final[dict[str, str | bool]] = {
+_LOCKED: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "allow_community_extensions": False,

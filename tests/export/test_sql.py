@@ -110,6 +110,15 @@ def test_only_what_is_named_is_computed(arena: Place) -> None:
     assert "judged" not in vars(results)
 
 
+def test_a_replay_of_another_config_is_told_from_none(arena: Place) -> None:
+    (stored,) = [name for name in arena.store.replay_names() if name.startswith("vtc-")]
+    other = Results(arena.store, Config(), MeasureOptions())
+    with pytest.raises(UsageError, match=f'is --config missing.*"{stored}"'), answer(other, "FROM replay_vtc") as found:
+        list(found.frames)
+    with answer(other, f'FROM "{stored}"') as found:
+        assert pl.concat(found.frames).height == 1500
+
+
 # -- what must fail ---------------------------------------------------------------------------------------------------
 
 READING = [
