@@ -17,6 +17,7 @@ from fairreplay.errors import FairReplayError, UsageError
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.report.archive import State, earlier, page_name, publish, read_state, reviewed_at_s
 from fairreplay.report.gather import report_document
+from fairreplay.report.previous import load_previous
 from fairreplay.report.provenance import config_digest
 from fairreplay.report.schema import Document
 from fairreplay.report.write import Written
@@ -57,6 +58,7 @@ class Review:
     latest: Written
     kept: Written
     previous: Path | None
+    """The earlier review that the report tells the difference to."""
     warnings: tuple[str, ...]
 
 
@@ -91,9 +93,9 @@ def review(
         options = period_of(store, options)
         done = _replayed(store, config, chosen, options, jobs, stage)
         until = options.until or _after_the_last(store)
-        previous, warnings = _previous(folder, until)
+        path, previous, warnings = _previous(folder, until)
         with stage("report", "episodes") as told:
-            document = report_document(store, config, options, progress=told)
+            document = report_document(store, config, options, previous=previous, progress=told)
         state = State(options.since, until, page_name(until), store.digest(), config_digest(config))
         removed = _remove_useless(store)
         latest, kept = publish(folder, document, state)
@@ -107,7 +109,7 @@ def review(
         document=document,
         latest=latest,
         kept=kept,
-        previous=previous,
+        previous=path,
         warnings=warnings,
     )
 
@@ -151,9 +153,15 @@ def _newest(arrivals: Sequence[str | None]) -> datetime | None:
     return max((datetime.fromisoformat(at).astimezone(UTC) for at in arrivals if at is not None), default=None)
 
 
-def _previous(folder: Path, until: datetime) -> tuple[Path | None, tuple[str, ...]]:
-    found = earlier(folder, until)
-    return (found[0] if found else None), ()
+def _previous(folder: Path, until: datetime) -> tuple[Path | None, Document | None, tuple[str, ...]]:
+    """The latest earlier review that can be read, and what is wrong with later ones: that alone stops no review."""
+    warnings: list[str] = []
+    for path in earlier(folder, until):
+        try:
+            return path, load_previous(path), tuple(warnings)
+        except FairReplayError as error:
+            warnings.append(f"not compared with: {error}")
+    return None, None, tuple(warnings)
 
 
 def _remove_useless(store: Store) -> tuple[str, ...]:
