@@ -1,8 +1,8 @@
 """``review`` at scale: requests from a Parquet file, three policies, five incidents.
 
 Run it with a number of requests (default a million, at the rate of 10 million over a fortnight): it prints the seconds
-on the clock and of the processor for each stage and the whole, the peak memory of the process and the size of the page. Target: 10 million requests in less
-than 120 s and 4 GB. ``--keep DIR`` keeps the trace for another run.
+on the clock and of the processor for each stage and the whole, the peak memory of the process, the size of the page.
+Target: 10 million requests in less than 120 s and 4 GB. ``--keep DIR`` keeps the trace for another run.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def review(
         with stage("ingest", "rows") as told:
             ingested = ingest(names, store_path, replace(ingesting or IngestOptions(), progress=told))
         store = open_store(store_path)
-        options = _since_last(store, folder, options) if since_last else options
+        options, repeats = _since_last(store, folder, options) if since_last else (options, ())
         options = period_of(store, options)
         done = _replayed(store, config, chosen, options, jobs, stage)
         until = options.until or _after_the_last(store)
@@ -110,18 +110,19 @@ def review(
         latest=latest,
         kept=kept,
         previous=path,
-        warnings=warnings,
+        warnings=(*repeats, *warnings),
     )
 
 
-def _since_last(store: Store, folder: Path, options: MeasureOptions) -> MeasureOptions:
+def _since_last(store: Store, folder: Path, options: MeasureOptions) -> tuple[MeasureOptions, tuple[str, ...]]:
+    """The period after the last review, or that of the last one, and a word on it, where nothing arrived since."""
     last = read_state(folder)
     if last is None:
-        return options
-    is_new = (options.until is None or options.until > last.until) and _after_the_last(store) > last.until
-    if is_new:
-        return replace(options, since=last.until)
-    return replace(options, since=last.since, until=options.until)
+        return options, ()
+    if (options.until is None or options.until > last.until) and _after_the_last(store) > last.until:
+        return replace(options, since=last.until), ()
+    said = f"no request arrived since the last review, to {last.until:%Y-%m-%d %H:%M} UTC: its period again"
+    return replace(options, since=last.since), (said,)
 
 
 def _replayed(

@@ -84,7 +84,9 @@ def test_since_last_begins_where_the_last_review_ended(place: Path) -> None:
     assert page["period"]["requests"] == 90
     assert page["period"]["since"] == "2026-05-29T20:27:00.000000Z"
     before = digest(place)
-    assert told("*.jsonl", "--since", "last")["since"] == second["since"]  # nothing new: the same period again
+    again = run("*.jsonl", "--since", "last", "--json")  # nothing new: the same period again
+    assert json.loads(again.stdout)["since"] == second["since"]
+    assert again.stderr == "no request arrived since the last review, to 2026-05-29 20:29 UTC: its period again\n"
     assert digest(place) == before
 
 
