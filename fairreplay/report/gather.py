@@ -99,5 +99,7 @@ def _over_common(logged: Source, common: pl.DataFrame, config: Config, options: 
 
 def _common(logged: pl.DataFrame, replays: Sequence[pl.DataFrame]) -> pl.DataFrame:
     for rows in replays:
+        if len(rows) == len(logged) and (rows["request_id"] == logged["request_id"]).all():
+            continue
         logged = logged.join(rows, on="request_id", how="semi", maintain_order="left")
     return logged
