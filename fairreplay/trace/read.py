@@ -16,7 +16,7 @@ from fairreplay.trace.asked import OUTSIDE, Applied, Asked
 from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
-from fairreplay.trace.pieces import Piece, pieces
+from fairreplay.trace.pieces import Piece, pieces, tabled
 from fairreplay.trace.reject import Reject
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
@@ -166,7 +166,7 @@ class SourceReader:
             UsageError: a field or key that was asked for is in no record.
         """
         if self._vector is not None:
-            for piece in pieces(self.path, self._content, self.format, self._columns):
+            for piece in tabled(pieces(self.path, self._content, self.format, self._columns)):
                 yield from self._either(piece, self._vector)
         elif self.format.whole is not None:
             yield self._block(*self._judged(enumerate(self._reads())))
@@ -314,6 +314,9 @@ class Order:
         if frame.is_empty():
             return
         arrivals = frame["arrived_at"].cast(pl.Int64)
+        if arrivals.is_sorted() and (self._latest is None or self._latest == self._last <= arrivals[0]):
+            self._last = self._latest = arrivals[-1]
+            return
         before = pl.Series([self._last], dtype=pl.Int64).append(arrivals)
         latest = pl.Series([self._latest], dtype=pl.Int64).append(arrivals).cum_max()
         self.late += int((arrivals < latest[1:]).sum())

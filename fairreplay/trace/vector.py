@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import tzinfo
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -234,9 +234,18 @@ class _Judgement:
         low, high = (-(2**31), 2**31 - 1) if name == "priority" else (0, 2**16 - 1)
         if name in _UINT_COLUMNS and name != "preemptions":
             high = 2**32 - 1
-        fits = found.is_between(low, high)
+        return self._only_within(found, low, high).cast(SCHEMA[name])
+
+    def _only_within(self, values: pl.Series, low: int, high: int) -> pl.Series:
+        """``values``, null and odd where they are not in [``low``, ``high``]; mostly all are."""
+        lowest, highest = values.min(), values.max()
+        assert lowest is None or (isinstance(lowest, int) and isinstance(highest, int))
+        if lowest is None or (low <= lowest and highest <= high):
+            return values
+        low, high = max(low, lowest), min(high, highest)  # edges that are values of the column's own type
+        fits = _each(lambda value: (value >= _lit(low, value)) & (value <= _lit(high, value)), values)
         self._mark((~fits).fill_null(value=False))
-        return _null_where(found, ~fits).cast(SCHEMA[name])
+        return _null_where(values, ~fits)
 
     def _real(self, name: str) -> pl.Series | None:
         places = self._places(name)
@@ -333,14 +342,14 @@ class _Judgement:
         assert isinstance(place, Epoch | Relative)
         below = UNIT_DIGITS[place.unit]
         numbers = self._read(place.column, below)
-        zero = _map(lambda number: number == 0, numbers.values)
+        zero = _each(lambda number: number == 0, numbers.values)
         ticks = self._scaled(numbers.values, numbers.digits + below, lane)
         if isinstance(place, Epoch):
-            sizes = _map(lambda number: number.abs(), _null_where(numbers.values, zero | ~counts))
+            sizes = _each(lambda number: number.abs(), _null_where(numbers.values, zero | ~counts))
             self._sizes.append((place.column, sizes, numbers.digits))
             return _null_where(ticks, zero)
-        t0 = pl.lit(int(EXACT.scaleb(Decimal(self._reading.t0_us), lane - 6)), ticks.dtype)
-        ticks = _map(lambda tick: tick + t0, ticks)
+        t0 = int(EXACT.scaleb(Decimal(self._reading.t0_us), lane - 6))
+        ticks = _each(lambda tick: tick + _lit(t0, tick), ticks)
         return ticks if arrival and not place.monotonic else _null_where(ticks, zero)
 
     def _after(self, place: After, lane: int, arrival: pl.Series | None) -> pl.Series:
@@ -350,27 +359,24 @@ class _Judgement:
         numbers = self._read(place.column, below)
         spans = self._scaled(numbers.values, numbers.digits + below, lane)
         if place.minus is None:
-            none = pl.lit(-(10**numbers.digits), numbers.values.dtype)
-            spans = _null_where(spans, _map(lambda number: number == none, numbers.values))
+            none = -(10**numbers.digits)
+            spans = _null_where(spans, _each(lambda number: number == _lit(none, number), numbers.values))
         elif self._series(place.minus) is None:
             spans = spans.clear(spans.len())
         else:
             marks = self._read(place.minus, below)
             start = self._scaled(marks.values, marks.digits + below, lane)
             no_mark = _map(lambda mark, since: (mark == 0) | (since == 0), numbers.values, marks.values)
-            spans = _null_where(_map(lambda mark, since: mark - since, spans, start), no_mark)
-        return _map(lambda instant, span: instant + span, arrival, spans)
+            spans = _null_where(_each(lambda mark, since: mark - since, spans, start), no_mark)
+        return _each(lambda instant, span: instant + span, arrival, spans)
 
     def _scaled(self, values: pl.Series, digits: int, lane: int) -> pl.Series:
         """Whole numbers of 10**-``digits`` s as ticks; what may not fit is odd."""
         factor = 10 ** (lane - digits)
         wide = pl.Int64() if lane < FINEST else pl.Int128()
         limit = min(LATEST_US * 10 ** (lane - 6), (_INT64_MAX if lane < FINEST else 2**126) // 4) // factor
-        edge = pl.lit(min(limit, _INT64_MAX) if values.dtype == pl.Int64 else limit, values.dtype)
-        fits = _map(lambda number: (number >= -edge) & (number <= edge), values)
-        self._mark((~fits).fill_null(value=False))
-        narrow = _null_where(values, ~fits).cast(wide)
-        return narrow if factor == 1 else _map(lambda number: number * pl.lit(factor, wide), narrow)
+        narrow = self._only_within(values, -limit, limit).cast(wide)
+        return narrow if factor == 1 else _each(lambda number: number * _lit(factor, number), narrow)
 
     def _read_wall(self, place: Wall) -> _Instants:
         if place.column not in self._instants:
@@ -391,8 +397,9 @@ class _Judgement:
     def _check_clocks(self, other: pl.Series, arrival: pl.Series | None, lane: int) -> None:
         if arrival is None:
             return
-        apart = pl.lit(CLOCKS_APART_US * 10 ** (lane - 6), other.dtype)
-        if _map(lambda one, two: (one - two > apart) | (two - one > apart), other, arrival).any():
+        apart, between = CLOCKS_APART_US * 10 ** (lane - 6), _each(lambda one, two: one - two, other, arrival)
+        nearest, farthest = between.min(), between.max()
+        if nearest is not None and (int(nearest) < -apart or int(farthest) > apart):  # type: ignore[call-overload]
             raise DeclinedError
 
     def _rounded(self, ticks: pl.Series, lane: int) -> pl.Series:
@@ -408,9 +415,7 @@ class _Judgement:
                 down,
             )
             ticks = down.cast(pl.Int64) + up.cast(pl.Int64)
-        fits = ticks.is_between(EARLIEST_US, LATEST_US)
-        self._mark((~fits).fill_null(value=False))
-        return ticks
+        return self._only_within(ticks, EARLIEST_US, LATEST_US)
 
     # -- rows as a whole ----------------------------------------------------------------------------------------------
 
@@ -418,8 +423,7 @@ class _Judgement:
         """Defaults, the rules that look at several columns, and which rows are odd by them."""
         reading = self._reading
         type_ = pl.col("type").fill_null(reading.type_ or DEFAULT_TYPE)
-        known_types = frame["type"].unique()
-        if any(alias in known_types for alias in TYPE_ALIASES) or reading.type_ in TYPE_ALIASES:
+        if frame["type"].is_in(list(TYPE_ALIASES)).any() or reading.type_ in TYPE_ALIASES:
             type_ = type_.replace(TYPE_ALIASES)
         frame = frame.with_columns(
             status=pl.col("status").fill_null("ok"),
@@ -433,8 +437,7 @@ class _Judgement:
         prompt, output = pl.col("prompt_tokens"), pl.col("output_tokens")
         arrived, scheduled = pl.col("arrived_at"), pl.col("scheduled_at")
         first, finished = pl.col("first_token_at"), pl.col("finished_at")
-        statuses = frame["status"].unique()
-        if not set(statuses) - {"ok"}:
+        if (frame["status"] == "ok").all():
             odd = prompt.is_null() | (prompt == 0) | (output.is_null() & ~embed)
         else:
             odd = (served & (prompt.is_null() | (prompt == 0) | (output.is_null() & ~embed))) | ~pl.col("status").is_in(
@@ -465,10 +468,10 @@ class _Judgement:
         self._tally.naive_columns |= {column for column, counts in self._naive if (counts & ~odd).any()}
         self._tally.defaulted.update({name: right[f"no_{name}"].sum() for name in ("tenant", "type")})
         reading = self._reading
-        own_id = pl.format(OWN_ID, pl.lit(self._source), pl.col("seq"))
-        own_only = right["request_id"].null_count() == right.height
+        own_id, unnamed = pl.format(OWN_ID, pl.lit(self._source), pl.col("seq")), right["request_id"].null_count()
+        named = pl.coalesce("request_id", own_id) if unnamed else pl.col("request_id")
         rows = right.select(
-            own_id.alias("request_id") if own_only else pl.coalesce("request_id", own_id),
+            own_id.alias("request_id") if unnamed == right.height else named,
             pl.col("tenant").fill_null(reading.tenant or DEFAULT_TENANT),
             "type",
             pl.col("model").fill_null(reading.model) if reading.model else "model",
@@ -608,6 +611,19 @@ def _moved(ticks: pl.Series, lane: int, zone: tzinfo) -> pl.Series:
 
 def _moved_s(wall_s: int, zone: tzinfo) -> int:
     return int(parse_ticks(Ticks(wall_s, "s", zoned=False), zone)[0]) // 1_000_000
+
+
+def _lit(value: int, like: Any) -> Any:
+    """``value`` beside a series or an expression of 64 or 128 bits, in its type."""
+    return value if isinstance(like, pl.Series) else pl.lit(value, pl.Int128)
+
+
+def _each(operation: Callable[..., Any], *series: pl.Series) -> pl.Series:
+    """``operation`` of series of one length: at once where these have 64 bits, else as ``_map``."""
+    if all(item.dtype == pl.Int64 for item in series):
+        result: pl.Series = operation(*series)
+        return result
+    return _map(operation, *series)
 
 
 def _map(expression: Callable[..., pl.Expr], *series: pl.Series) -> pl.Series:
