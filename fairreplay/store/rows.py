@@ -39,6 +39,8 @@ _WRITING: Final[dict[str, Any]] = {
         *("tenant", "type", "model", "replica", "status", "precision", "session_id", "source"),
         "prefix_ids.list.element",
     ],
+    # Only arrivals and counts are looked for by range.
+    "write_statistics": _COUNTS,
     # The Parquet types say it all; Arrow's own schema beside them would say it again.
     "store_schema": False,
 }

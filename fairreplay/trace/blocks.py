@@ -366,10 +366,16 @@ def frame_of(table: Any) -> pl.DataFrame:
         DeclinedError: a type that Polars does not have.
     """
     try:
-        arrays = {name: _array(table.column(index)) for index, name in enumerate(table.schema.names)}
-        return pl.DataFrame({name: pl.Series(array) for name, array in arrays.items()})
+        return pl.DataFrame({name: _series(table.column(index)) for index, name in enumerate(table.schema.names)})
     except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
         raise DeclinedError from None
+
+
+def _series(column: Any) -> pl.Series:
+    if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
+        # References to the dictionary's texts, however long these are.
+        return _series(column.dictionary).gather(pl.Series(column.indices))
+    return pl.Series(_array(column))
 
 
 def _array(column: Any) -> Any:
