@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fairreplay.errors import UsageError, nearest
+from fairreplay.trace.columnwise import ByColumns
 from fairreplay.trace.fields import Columns, Format, Record, Sample, Skipped, Text
 from fairreplay.trace.paths import find_path, paths_of, walk
 from fairreplay.trace.redact import holds_text
@@ -15,8 +16,8 @@ Change = Callable[[Record, Record], Record]
 """(the record as read, the record as the format prepared it) -> what the rules see."""
 
 
-def changed(log_format: Format, columns: Columns, change: Change) -> Format:
-    """``log_format`` with these columns, every prepared record passed through ``change``."""
+def changed(log_format: Format, columns: Columns, change: Change, by_columns: ByColumns | None = None) -> Format:
+    """``log_format`` with these columns, every prepared record passed through ``change``; ``by_columns`` does both."""
     prepare, whole = log_format.prepare, log_format.whole
 
     def prepared(record: Record) -> Record | Skipped:
@@ -32,7 +33,7 @@ def changed(log_format: Format, columns: Columns, change: Change) -> Format:
 
     if whole is not None:
         return replace(log_format, columns=columns, whole=prepared_whole)
-    return replace(log_format, columns=columns, prepare=prepared)
+    return replace(log_format, columns=columns, prepare=prepared, by_columns=by_columns)
 
 
 def free_key(wanted: str, columns: Columns) -> str:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fairreplay.trace.values import Unit
+
+if TYPE_CHECKING:
+    from fairreplay.trace.columnwise import ByColumns
 
 Container = Literal["jsonl", "document", "csv", "parquet"]
 Record = dict[str, object]
@@ -153,6 +156,10 @@ class Format:
     reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
     survey: Callable[[Sample, Iterable[Record]], Format] | None = None
+    survey_reads: tuple[str, ...] = ()
+    """The only keys that ``survey`` looks at, if these are all."""
+    by_columns: ByColumns | None = None
+    """What ``prepare`` does, for whole columns; without it records that need preparing are taken one by one."""
     pages: bool = True
     """An object with a list under ``data`` is a page of an API, not a record."""
     delimiter: str = ","

@@ -7,15 +7,16 @@ whole numbers of ticks, so many to the microsecond that no digit of the block is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from decimal import Decimal
 from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
 
+from fairreplay.trace.columnwise import DeclinedError as DeclinedError
 from fairreplay.trace.fields import (
     After,
     Columns,
@@ -49,7 +50,11 @@ from fairreplay.trace.values import (
     Ticks,
     Unit,
     UnparsableError,
+    known,
+    microseconds,
+    parse_pattern,
     parse_ticks,
+    whole,
 )
 
 UNIT_DIGITS: Final[dict[Unit, int]] = {"s": 0, "ms": 3, "us": 6, "ns": 9}
@@ -62,10 +67,10 @@ TEXT_DIGITS: Final = 17
 """Numbers in text with more digits before the point are left to the strict path."""
 
 _SUPPORTED: Final[dict[type, frozenset[str]]] = {
-    Wall: frozenset({"column", "utc", "zone"}),
+    Wall: frozenset({"column", "utc", "zone", "pattern"}),
     Epoch: frozenset({"column", "unit"}),
     Relative: frozenset({"column", "unit", "monotonic"}),
-    After: frozenset({"column", "unit", "minus"}),
+    After: frozenset({"column", "unit", "minus", "base"}),
     Tokens: frozenset({"column", "source"}),
     Integer: frozenset({"column"}),
     Real: frozenset({"column"}),
@@ -73,7 +78,7 @@ _SUPPORTED: Final[dict[type, frozenset[str]]] = {
     Ids: frozenset({"column"}),
     Format: frozenset(
         {"name", "containers", "needs", "columns", "matches", "refuse", "private", "reads"}
-        | {"prefix_block_tokens", "survey", "tenant_from", "pages", "delimiter", "header"}
+        | {"prefix_block_tokens", "survey", "survey_reads", "tenant_from", "pages", "delimiter", "header", "by_columns"}
     ),
     Reading: frozenset({"t0_us", "zone", "zone_name", "tenant", "type_", "model", "max_skew_us"} | {"type_rules"}),
 }
@@ -84,10 +89,6 @@ _FLOAT32_MAX: Final = 3.4e38
 _EXACT_FLOAT_MAX: Final = 2.0**53
 
 
-class DeclinedError(Exception):
-    """The block is for the strict path."""
-
-
 def is_plain(log_format: Format, columns: Columns, reading: Reading) -> bool:
     """Nothing in the declaration is beyond what is known here, and every record stands for itself."""
     places = [place for places in columns.values() for place in places]
@@ -96,6 +97,8 @@ def is_plain(log_format: Format, columns: Columns, reading: Reading) -> bool:
 
 def _has_only_known(declared: Format | Reading | Field) -> bool:
     known = _SUPPORTED[type(declared)]
+    if isinstance(declared, Format) and declared.by_columns is not None:
+        known |= {"prepare"}
     return all(item.name in known or getattr(declared, item.name) == item.default for item in fields(declared))
 
 
@@ -135,22 +138,29 @@ class Vector:
         self._reading = reading
         self._source = source
 
-    def judge(self, block: pl.DataFrame, start: int, tally: Tally) -> Judged:
-        """``block``: columns of the source by name, records ``start``, ``start + 1``, ...
+    def judge(self, block: pl.DataFrame, start: int, tally: Tally, odd: pl.Series | None = None) -> Judged:
+        """``block``: columns of the source by name, records ``start``, ``start + 1``, ...; ``odd`` ones are named.
 
         Adds the rows that it returns to ``tally``, if it returns.
 
         Raises:
             DeclinedError: a column of a type that is not known here, or a fault that concerns the file as a whole.
         """
-        return _Judgement(self._columns, self._reading, self._source, tally, block, start).judged()
+        return _Judgement(self._columns, self._reading, self._source, tally, block, start, odd).judged()
 
 
 class _Judgement:
     """One block on its way through the rules."""
 
     def __init__(
-        self, columns: Columns, reading: Reading, source: str, tally: Tally, block: pl.DataFrame, start: int
+        self,
+        columns: Columns,
+        reading: Reading,
+        source: str,
+        tally: Tally,
+        block: pl.DataFrame,
+        start: int,
+        odd: pl.Series | None,
     ) -> None:
         self._columns = columns
         self._reading = reading
@@ -158,7 +168,7 @@ class _Judgement:
         self._tally = tally
         self._block = block
         self._start = start
-        self._odd: list[pl.Series] = []
+        self._odd: list[pl.Series] = [] if odd is None else [odd]
         self._numbers: dict[tuple[str, int], _Numbers] = {}
         self._instants: dict[str, _Instants] = {}
         self._naive: list[tuple[str, pl.Series]] = []
@@ -289,7 +299,7 @@ class _Judgement:
         lane = self._lane([place for found in places.values() for place in found])
         exact: dict[str, pl.Series | None] = {}
         for name, found in places.items():
-            exact[name] = self._ticks(name, found, lane, exact.get("arrived_at"))
+            exact[name] = self._ticks(name, found, lane, exact)
         return {name: None if ticks is None else self._rounded(ticks, lane) for name, ticks in exact.items()}
 
     def _lane(self, places: Sequence[Field]) -> int:
@@ -310,18 +320,20 @@ class _Judgement:
             raise DeclinedError
         return lane
 
-    def _ticks(self, name: str, places: Sequence[Field], lane: int, arrival: pl.Series | None) -> pl.Series | None:
-        """Of the places that say anything in a row the first counts, even where it says "unknown" by a sentinel."""
+    def _ticks(
+        self, name: str, places: Sequence[Field], lane: int, before: Mapping[str, pl.Series | None]
+    ) -> pl.Series | None:
+        """``before``: the ticks of the time columns before ``name``. Of the places that say anything in a row the first counts, even where it says "unknown" by a sentinel."""
         chosen: pl.Series | None = None
         taken: pl.Series | None = None
         for place in places:
             known = self._said(place)
             counts = known if taken is None else known & ~taken
             if isinstance(place, After):
-                ticks = self._after(place, lane, arrival)
+                ticks = self._after(place, lane, before.get(place.base))
             else:
                 ticks = self._instant(place, lane, counts, arrival=name == "arrived_at")
-                self._check_clocks(ticks, arrival, lane)
+                self._check_clocks(ticks, before.get("arrived_at"), lane)
             if chosen is None or taken is None:
                 chosen, taken = ticks, known
             else:
@@ -352,8 +364,8 @@ class _Judgement:
         ticks = _each(lambda tick: tick + _lit(t0, tick), ticks)
         return ticks if arrival and not place.monotonic else _null_where(ticks, zero)
 
-    def _after(self, place: After, lane: int, arrival: pl.Series | None) -> pl.Series:
-        if arrival is None:
+    def _after(self, place: After, lane: int, start: pl.Series | None) -> pl.Series:
+        if start is None:
             raise DeclinedError
         below = UNIT_DIGITS[place.unit]
         numbers = self._read(place.column, below)
@@ -365,10 +377,10 @@ class _Judgement:
             spans = spans.clear(spans.len())
         else:
             marks = self._read(place.minus, below)
-            start = self._scaled(marks.values, marks.digits + below, lane)
+            first = self._scaled(marks.values, marks.digits + below, lane)
             no_mark = _map(lambda mark, since: (mark == 0) | (since == 0), numbers.values, marks.values)
-            spans = _null_where(_each(lambda mark, since: mark - since, spans, start), no_mark)
-        return _each(lambda instant, span: instant + span, arrival, spans)
+            spans = _null_where(_each(lambda mark, since: mark - since, spans, first), no_mark)
+        return _each(lambda instant, span: instant + span, start, spans)
 
     def _scaled(self, values: pl.Series, digits: int, lane: int) -> pl.Series:
         """Whole numbers of 10**-``digits`` s as ticks; what may not fit is odd."""
@@ -380,7 +392,10 @@ class _Judgement:
 
     def _read_wall(self, place: Wall) -> _Instants:
         if place.column not in self._instants:
-            self._instants[place.column] = found = _instants(self._block[place.column])
+            series = self._block[place.column]
+            self._instants[place.column] = found = (
+                _instants(series) if place.pattern is None else _patterned(series, place.pattern)
+            )
             self._mark(found.odd)
         return self._instants[place.column]
 
@@ -594,6 +609,24 @@ def _instants(series: pl.Series) -> _Instants:
                 continue
             return _Instants(pl.Series(ticks), digits, zone is not None, odd)
     raise DeclinedError
+
+
+def _patterned(series: pl.Series, pattern: str) -> _Instants:
+    """Text in the form of ``pattern``; whether that has a zone is the same for all of it."""
+    if series.dtype != pl.String:
+        raise DeclinedError
+    ticks: list[int | None] = []
+    odd: list[bool] = []
+    for text in series:
+        exact: Number | None = None
+        if known(text):
+            try:
+                exact = whole(microseconds(parse_pattern(text, pattern, UTC)[0], "us") * 1000)
+            except UnparsableError:
+                exact = None
+        ticks.append(exact)
+        odd.append(exact is None and known(text))
+    return _Instants(pl.Series(ticks, dtype=pl.Int64), 9, "%z" in pattern, pl.Series(odd, dtype=pl.Boolean))
 
 
 def _moved(ticks: pl.Series, lane: int, zone: tzinfo) -> pl.Series:
