@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import polars as pl
+
 from fairreplay.errors import UsageError, nearest
-from fairreplay.trace.columnwise import ByColumns
+from fairreplay.trace.columnwise import ByColumns, DeclinedError, either
 from fairreplay.trace.fields import Columns, Format, Record, Sample, Skipped, Text
 from fairreplay.trace.paths import find_path, paths_of, walk
 from fairreplay.trace.redact import holds_text
@@ -74,7 +76,29 @@ class TenantFrom:
             self.found = self.found or known(value)
             return prepared | {key: value}
 
-        return changed(log_format, {**columns, "tenant": (Text(key),)}, change)
+        return changed(
+            log_format, {**columns, "tenant": (Text(key),)}, change, self._by_columns(log_format, path, key)
+        )
+
+    def _by_columns(self, log_format: Format, path: str, key: str) -> ByColumns | None:
+        """What ``change`` does, for whole columns; where nothing is known the field may stand inside of something."""
+        if log_format.whole is not None or (log_format.prepare is not None and log_format.by_columns is None):
+            return None
+        first = log_format.by_columns
+
+        def prepare(block: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
+            frame, odd = first.prepare(block) if first else (block, None)
+            if path not in block.columns:
+                raise DeclinedError
+            values = block[path]
+            unsure = values.is_null()
+            if values.dtype == pl.String:
+                unsure |= (values == "") | (values == "-")
+            self.found = self.found or not unsure.fill_null(value=True).all()
+            inside = first is not None or "." in path
+            return frame.with_columns(values.alias(key)), either(odd, unsure.fill_null(value=True) if inside else None)
+
+        return ByColumns((*(first.looks_at if first else ()), Text(path)), prepare)
 
     def _elsewhere(self, log_format: Format, sample: Sample) -> Format:
         """For a format that looks the field up in other records too."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.trace.fields import Field, Record
+from fairreplay.trace.fields import Field, Record, Skipped
 from fairreplay.trace.values import whole
 
 _FEW: Final = 4
@@ -39,19 +39,6 @@ class ByColumns:
     prepare: Callable[[pl.DataFrame], tuple[pl.DataFrame, pl.Series | None]]
 
 
-def followed_by(first: ByColumns | None, second: ByColumns) -> ByColumns:
-    """Both, one after the other."""
-    if first is None:
-        return second
-
-    def prepare(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
-        prepared, odd = first.prepare(frame)
-        prepared, others = second.prepare(prepared)
-        return prepared, either(odd, others)
-
-    return ByColumns((*first.looks_at, *second.looks_at), prepare)
-
-
 def either(one: pl.Series | None, other: pl.Series | None) -> pl.Series | None:
     """Rows that are odd for one of two reasons."""
     return other if one is None else one if other is None else one | other
@@ -71,6 +58,29 @@ def made(frame: pl.DataFrame, names: Sequence[str], function: Callable[[Record],
             joined = column.to_frame().join(known, on=name, how="left", nulls_equal=True, maintain_order="left")
             return joined["made"]
     return values_of([function(record) for record in frame.select(there).iter_rows(named=True)])
+
+
+def by_rows(prepare: Callable[[Record], Record | Skipped], reads: Sequence[Field], writes: Sequence[str]) -> ByColumns:
+    """``prepare`` of a flat format, which looks at ``reads`` alone and changes ``writes`` alone."""
+    names = [place.column for place in reads]
+
+    def changed(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
+        there = [name for name in dict.fromkeys([*names, *writes]) if name in frame.columns]
+        known: dict[tuple[object, ...], Record | Skipped] = {}
+        prepared: list[Record | Skipped] = []
+        for row in frame.select(there).iter_rows() if there else ((),) * frame.height:
+            found = known.get(row)
+            if found is None:
+                known[row] = found = prepare(dict(zip(there, row, strict=True)))
+            prepared.append(found)
+        columns = {
+            name: values_of([item.get(name) if isinstance(item, dict) else None for item in prepared])
+            for name in writes
+        }
+        odd = pl.Series([not isinstance(item, dict) for item in prepared], dtype=pl.Boolean)
+        return frame.with_columns(**columns), odd
+
+    return ByColumns(tuple(reads), changed)
 
 
 def values_of(values: Sequence[object]) -> pl.Series:

@@ -149,6 +149,17 @@ class Vector:
         return _Judgement(self._columns, self._reading, self._source, tally, block, start, odd).judged()
 
 
+def told(
+    columns: Columns, reading: Reading, block: pl.DataFrame, odd: pl.Series | None
+) -> tuple[dict[str, pl.Series], Sequence[int]]:
+    """What a block says of names and counts, as ``Rules.facts`` does of a record, and positions of *odd* rows.
+
+    Raises:
+        DeclinedError: as of ``Vector.judge``.
+    """
+    return _Judgement(columns, reading, "", Tally(), block, 0, odd).told()
+
+
 class _Judgement:
     """One block on its way through the rules."""
 
@@ -192,6 +203,15 @@ class _Judgement:
         )
         frame, odd = self._settled(frame)
         return self._finished(frame, odd)
+
+    def told(self) -> tuple[dict[str, pl.Series], Sequence[int]]:
+        found = {name: self._text(name) for name in ("tenant", "type", "model", "session_id", "status")}
+        found |= {name: self._count(name) for name in (*_UINT_COLUMNS, "priority")}
+        found["weight"] = self._real("weight")
+        strange = pl.Series([False], dtype=pl.Boolean).new_from_index(0, self._block.height)
+        for series in self._odd:
+            strange = strange | series
+        return {name: series for name, series in found.items() if series is not None}, strange.arg_true().to_list()
 
     # -- what the strict path calls finding ---------------------------------------------------------------------------
 
