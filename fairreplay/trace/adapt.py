@@ -94,9 +94,11 @@ class TenantFrom:
             unsure = values.is_null()
             if values.dtype == pl.String:
                 unsure |= (values == "") | (values == "-")
-            self.found = self.found or not unsure.fill_null(value=True).all()
+            unsure = unsure.fill_null(value=True)
+            here = ~unsure if odd is None else ~(unsure | odd)
+            self.found = self.found or here.any()
             inside = first is not None or "." in path
-            return frame.with_columns(values.alias(key)), either(odd, unsure.fill_null(value=True) if inside else None)
+            return frame.with_columns(values.alias(key)), either(odd, unsure if inside else None)
 
         return ByColumns((*(first.looks_at if first else ()), Text(path)), prepare)
 

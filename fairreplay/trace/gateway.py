@@ -98,7 +98,7 @@ class _Right:
             block, _ = piece.table()
             by_columns = self._format.by_columns
             frame, odd = by_columns.prepare(block) if by_columns else (block, None)
-            keys = self._side.of_columns(block, frame)
+            keys = self._side.of_columns(block, frame, odd)
             facts, strange = told(self._columns, self._rules.reading, frame, either(odd, keys.is_null()))
         except DeclinedError:
             halves = piece.halves()

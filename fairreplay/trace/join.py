@@ -141,8 +141,8 @@ class SideKey:
         self.found = self.found or value is not None
         return value
 
-    def of_columns(self, block: pl.DataFrame, prepared: pl.DataFrame) -> pl.Series:
-        """The same for every row of a block; null where it is not in a column of its own."""
+    def of_columns(self, block: pl.DataFrame, prepared: pl.DataFrame, odd: pl.Series | None) -> pl.Series:
+        """The same for every row of a block; null where it is not in a column of its own, or the row is ``odd``."""
         places = [prepared[name] for name in self._columns if name in prepared.columns]
         places += [frame[self.path] for frame in (block, prepared) if self.path in frame.columns]
         if not places:
@@ -152,6 +152,8 @@ class SideKey:
             values = values.set((values == "") | (values == "-"), None)
         elif not values.dtype.is_integer():
             raise DeclinedError
+        if odd is not None:
+            values = values.set(odd, None)
         self.found = self.found or values.null_count() < values.len()
         return values
 
@@ -268,7 +270,7 @@ class Join:
         def prepare(block: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
             frame, odd = first.prepare(block) if first else (block, None)
             found: list[int | None] = []
-            values = side.of_columns(block, frame)
+            values = side.of_columns(block, frame, odd)
             for value in values:
                 spelt = self.key.spellings(value)
                 partner = next(filter(places.__contains__, spelt), None)
