@@ -121,6 +121,8 @@ class Sample:
     """Header (CSV, Parquet), or every key of the sampled records in order of appearance."""
     records: tuple[Record, ...]
     """The first records that can be read."""
+    is_empty_page: bool = False
+    """A JSON document without any record: an empty array or page; ``columns`` are the page's keys."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,8 @@ class Format:
     """What ``prepare`` does, for whole columns; without it records that need preparing are taken one by one."""
     pages: bool = True
     """An object with a list under ``data`` is a page of an API, not a record."""
+    page: tuple[str, ...] = ()
+    """Keys of its API's pages, for one without rows."""
     delimiter: str = ","
     header: bool = True
     """CSV: what parts the cells, and whether the first line names them (else ``c0``, ``c1``, ...)."""
@@ -169,6 +173,8 @@ class Format:
     def recognises(self, sample: Sample) -> bool:
         if sample.container not in self.containers:
             return False
+        if sample.is_empty_page:
+            return bool(self.page) and set(self.page) <= set(sample.columns)
         if self.matches is not None:
             return self.matches(sample)
         return has_all(sample, self.needs)

@@ -202,19 +202,23 @@ class SourceReader:
             rejected=self._rejected,
             skipped=dict(sorted((self._skipped + Counter({OUTSIDE: self._applied.outside})).items())),
             own_ids=not self._names_ids,
-            ignored_columns=_ignored(self._keys | set(self._sample.columns), self.format, self._columns),
+            ignored_columns=_ignored(self._keys | self._sampled_names(), self.format, self._columns),
             assumptions=_assumptions(
                 self._columns,
                 _names(self._sample, self.format),
                 self._applied.told(self._reading),
                 self._rules.tally,
                 self._accepted,
-            ),
+            )
+            + (() if self._accepted or self._rejected or self._skipped else ("there is no record in it",)),
             clamped=self._rules.tally.clamped,
             out_of_order=self._order.late,
             runs=self._order.runs(),
             applied=self._applied,
         )
+
+    def _sampled_names(self) -> set[str]:
+        return set() if self._sample.is_empty_page else set(self._sample.columns)
 
     def _either(self, piece: Piece, vector: Vector) -> Iterator[Block]:
         """A piece by whole columns and what is odd in it one by one; or its halves; or all of it one by one."""
