@@ -76,9 +76,7 @@ class TenantFrom:
             self.found = self.found or known(value)
             return prepared | {key: value}
 
-        return changed(
-            log_format, {**columns, "tenant": (Text(key),)}, change, self._by_columns(log_format, path, key)
-        )
+        return changed(log_format, {**columns, "tenant": (Text(key),)}, change, self._by_columns(log_format, path, key))
 
     def _by_columns(self, log_format: Format, path: str, key: str) -> ByColumns | None:
         """What ``change`` does, for whole columns; where nothing is known the field may stand inside of something."""

@@ -466,7 +466,9 @@ def _by_columns(plan: Plan, all_made: Sequence[_Made]) -> ByColumns | None:
             holds = made(frame, [condition.parts[0]], lambda record, test=condition: test.holds(Walk(record)))  # type: ignore[misc]
             odd = either(odd, ~holds)
         columns = [
-            made(frame, [path[0] for path in item.paths], lambda record, make=item.make: _given(make(Walk(record)))).alias(  # type: ignore[misc]
+            made(
+                frame, [path[0] for path in item.paths], lambda record, make=item.make: _given(make(Walk(record)))
+            ).alias(  # type: ignore[misc]
                 item.key
             )
             for item in all_made

@@ -78,7 +78,17 @@ _SUPPORTED: Final[dict[type, frozenset[str]]] = {
     Ids: frozenset({"column"}),
     Format: frozenset(
         {"name", "containers", "needs", "columns", "matches", "refuse", "private", "reads"}
-        | {"prefix_block_tokens", "survey", "survey_reads", "tenant_from", "pages", "page", "delimiter", "header", "by_columns"}
+        | {
+            "prefix_block_tokens",
+            "survey",
+            "survey_reads",
+            "tenant_from",
+            "pages",
+            "page",
+            "delimiter",
+            "header",
+            "by_columns",
+        }
     ),
     Reading: frozenset({"t0_us", "zone", "zone_name", "tenant", "type_", "model", "max_skew_us"} | {"type_rules"}),
 }

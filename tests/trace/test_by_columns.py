@@ -85,7 +85,10 @@ def test_burstgpt(tmp_path: Path, seed: int, third: bool) -> None:
     for number in range(rng.randrange(1, 60)):
         row = {"Timestamp": f"{number * 3}.0", "Session ID": rng.choice(["", "s1"]), "Elapsed time": "4"}
         row |= {"Model": "GPT-4", "Request tokens": str(rng.randrange(1, 90)), "Total tokens": "7"}
-        row |= {"Response tokens": str(rng.choice([0, 0, 5, 9])), "Log Type": rng.choice(["Conversation log", "API log"])}
+        row |= {
+            "Response tokens": str(rng.choice([0, 0, 5, 9])),
+            "Log Type": rng.choice(["Conversation log", "API log"]),
+        }
         if rng.random() < 0.1:
             row[rng.choice(names)] = rng.choice(CELLS)
         lines.append(",".join(row[name] for name in names) + (",extra" if rng.random() < 0.02 else ""))
@@ -140,7 +143,24 @@ def mapped_record(rng: random.Random, number: int) -> dict[str, Any]:
     return record | {"code": rng.choice([200, 200, 200, 429, 500])}
 
 
-SPOILT = [None, "", "-", 0, -1, 7, 1.5, "x", "200.0", 200.0, True, [1], {"a": 1}, 10**25, "31/02/2026 08:00:00", "undone"]
+SPOILT = [
+    None,
+    "",
+    "-",
+    0,
+    -1,
+    7,
+    1.5,
+    "x",
+    "200.0",
+    200.0,
+    True,
+    [1],
+    {"a": 1},
+    10**25,
+    "31/02/2026 08:00:00",
+    "undone",
+]
 
 
 @PROPERTY
