@@ -135,8 +135,8 @@ class JsonTables:
         """By Polars, which is faster and as strict about whole numbers, if nothing is there that it passes over.
 
         It takes numbers and nested values for text, the first of two equal keys, half a surrogate pair for NUL, and
-        says nothing of unknown keys. Without escapes and nulls, all is well if each bracket, colon and quote outside of the
-        values belongs to a known key that has the value that was read.
+        says nothing of unknown keys. Without escapes and nulls, all is well if each bracket, colon and quote outside
+        of the values belongs to a known key that has the value that was read.
         """
         kinds = {name: _PLAIN.get(self._types[name][0]) for name in sorted(self._seen)}
         if self._wide or self._misses > _MISSES_MAX or None in kinds.values() or b"\\" in block:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -282,8 +282,8 @@ class _Builder:
             columns[name] = (_kind(name)(self._add(f"constant {name}", name, _constant(value), ())),)
         status, types = self._plan.mapping.status, self._plan.types
         if status is not None:
-            at = (split_path(status.column),)
-            columns["status"] = (Text(self._add(status.column, "status", _status_of(self._plan), at)),)
+            status_at = (split_path(status.column),)
+            columns["status"] = (Text(self._add(status.column, "status", _status_of(self._plan), status_at)),)
         if types:
             at = tuple(rule.parts for rule, _ in types if rule is not None)
             columns["type"] = (Text(self._add("type by rule", "type", lambda walk: _type_of(types, walk), at)),)
@@ -463,22 +463,21 @@ def _by_columns(plan: Plan, all_made: Sequence[_Made]) -> ByColumns | None:
     def prepare(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
         odd = None
         for condition in plan.keep:
-            holds = made(frame, [condition.parts[0]], lambda record, test=condition: test.holds(Walk(record)))  # type: ignore[misc]
-            odd = either(odd, ~holds)
+            odd = either(odd, ~made(frame, [condition.parts[0]], partial(_holds, condition)))
         columns = [
-            made(
-                frame, [path[0] for path in item.paths], lambda record, make=item.make: _given(make(Walk(record)))
-            ).alias(  # type: ignore[misc]
-                item.key
-            )
-            for item in all_made
+            made(frame, [path[0] for path in item.paths], partial(_made_of, item)).alias(item.key) for item in all_made
         ]
         return frame.with_columns(columns), odd
 
     return ByColumns(tuple(Text(path[0]) for path in paths), prepare)
 
 
-def _given(value: object) -> object:
+def _holds(condition: Condition, record: Record) -> bool:
+    return condition.holds(Walk(record))
+
+
+def _made_of(item: _Made, record: Record) -> object:
+    value = item.make(Walk(record))
     return None if value is _MISSING else value
 
 

@@ -8,6 +8,7 @@ whole numbers of ticks, so many to the microsecond that no digit of the block is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
 from decimal import Decimal
@@ -51,7 +52,6 @@ from fairreplay.trace.values import (
     Unit,
     UnparsableError,
     known,
-    microseconds,
     parse_pattern,
     parse_ticks,
     whole,
@@ -278,10 +278,10 @@ class _Judgement:
 
     def _only_within(self, values: pl.Series, low: int, high: int) -> pl.Series:
         """``values``, null and odd where they are not in [``low``, ``high``]; mostly all are."""
-        lowest, highest = values.min(), values.max()
-        assert lowest is None or (isinstance(lowest, int) and isinstance(highest, int))
-        if lowest is None or (low <= lowest and highest <= high):
+        found = _range(values)
+        if found is None or (low <= found[0] and found[1] <= high):
             return values
+        lowest, highest = found
         low, high = max(low, lowest), min(high, highest)  # edges that are values of the column's own type
         fits = _each(lambda value: (value >= _lit(low, value)) & (value <= _lit(high, value)), values)
         self._mark((~fits).fill_null(value=False))
@@ -353,7 +353,10 @@ class _Judgement:
     def _ticks(
         self, name: str, places: Sequence[Field], lane: int, before: Mapping[str, pl.Series | None]
     ) -> pl.Series | None:
-        """``before``: the ticks of the time columns before ``name``. Of the places that say anything in a row the first counts, even where it says "unknown" by a sentinel."""
+        """``before``: the ticks of the time columns before ``name``.
+
+        Of the places that say anything in a row the first counts, even where it says "unknown" by a sentinel.
+        """
         chosen: pl.Series | None = None
         taken: pl.Series | None = None
         for place in places:
@@ -443,8 +446,8 @@ class _Judgement:
         if arrival is None:
             return
         apart, between = CLOCKS_APART_US * 10 ** (lane - 6), _each(lambda one, two: one - two, other, arrival)
-        nearest, farthest = between.min(), between.max()
-        if nearest is not None and (int(nearest) < -apart or int(farthest) > apart):  # type: ignore[call-overload]
+        found = _range(between)
+        if found is not None and (found[0] < -apart or found[1] > apart):
             raise DeclinedError
 
     def _rounded(self, ticks: pl.Series, lane: int) -> pl.Series:
@@ -648,14 +651,12 @@ def _patterned(series: pl.Series, pattern: str) -> _Instants:
     ticks: list[int | None] = []
     odd: list[bool] = []
     for text in series:
-        exact: Number | None = None
+        tick: int | None = None
         if known(text):
-            try:
-                exact = whole(microseconds(parse_pattern(text, pattern, UTC)[0], "us") * 1000)
-            except UnparsableError:
-                exact = None
-        ticks.append(exact)
-        odd.append(exact is None and known(text))
+            with suppress(UnparsableError):
+                tick = whole(EXACT.multiply(parse_pattern(text, pattern, UTC)[0], 1000))
+        ticks.append(tick)
+        odd.append(tick is None and known(text))
     return _Instants(pl.Series(ticks, dtype=pl.Int64), 9, "%z" in pattern, pl.Series(odd, dtype=pl.Boolean))
 
 
@@ -674,6 +675,12 @@ def _moved(ticks: pl.Series, lane: int, zone: tzinfo) -> pl.Series:
 
 def _moved_s(wall_s: int, zone: tzinfo) -> int:
     return int(parse_ticks(Ticks(wall_s, "s", zoned=False), zone)[0]) // 1_000_000
+
+
+def _range(values: pl.Series) -> tuple[int, int] | None:
+    """The least and the largest of whole numbers, None where there is none."""
+    lowest, highest = values.min(), values.max()
+    return (lowest, highest) if isinstance(lowest, int) and isinstance(highest, int) else None
 
 
 def _lit(value: int, like: Any) -> Any:

@@ -19,7 +19,7 @@ from fairreplay.trace import read as read_module
 from fairreplay.trace.asked import Asked
 from fairreplay.trace.fields import Format
 from fairreplay.trace.gateway import read_gateway
-from fairreplay.trace.join import JoinKey
+from fairreplay.trace.join import Gateway, JoinKey
 from fairreplay.trace.mapping import parse_mapping
 from fairreplay.trace.read import SourceRead, read_source
 from fairreplay.trace.rules import Reading
@@ -238,6 +238,13 @@ def test_envoy(tmp_path: Path, seed: int) -> None:
     check(path, strict=Asked(tenant_from="gen_ai.request.model"))
 
 
+def read_right(path: Path, key: JoinKey) -> Gateway | str:
+    try:
+        return read_gateway(path, Reading(), key, "gateway")
+    except (BadInputError, UsageError) as error:
+        return str(error)
+
+
 @PROPERTY
 @given(seed=SEEDS)
 def test_joins(tmp_path: Path, seed: int) -> None:
@@ -247,16 +254,13 @@ def test_joins(tmp_path: Path, seed: int) -> None:
     left.write_text(spoilt(rng, [engine_record(rng, number) for number in numbers]))
     right.write_text(spoilt(rng, [envoy_record(rng, rng.randrange(60)) for _ in range(rng.randrange(1, 50))]))
     key = JoinKey.parse("request_id=x-request-id", ["chatcmpl-"])
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gateway_module, "is_plain", lambda *_: False)
-            one = read_gateway(right, Reading(), key, "gateway")
-    except (BadInputError, UsageError) as error:
-        with pytest.raises(type(error)) as caught:
-            read_gateway(right, Reading(), key, "gateway")
-        assert str(caught.value) == str(error)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gateway_module, "is_plain", lambda *_: False)
+        one = read_right(right, key)
+    other = read_right(right, key)
+    if isinstance(one, str) or isinstance(other, str):
+        assert other == one
         return
-    other = read_gateway(right, Reading(), key, "gateway")
     assert (other.entries, other.records) == (one.entries, one.records)
     assert str(other.refused) == str(one.refused)
     check(left, strict=Asked(key=key, gateway=one), fast=Asked(key=key, gateway=other))
