@@ -46,12 +46,12 @@ $(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/installed
 
-# Browser tests drive Debian's Chromium and read printed pages with pdftotext.
+# Browser tests drive Debian's Chromium and read printed pages with pdftotext; promtool checks the exported metrics.
 debian:
-	@if command -v chromium >/dev/null && command -v pdftotext >/dev/null; then :; \
+	@if command -v chromium >/dev/null && command -v pdftotext >/dev/null && command -v promtool >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends chromium poppler-utils fonts-dejavu-core; \
-	else echo "the browser tests need: apt-get install chromium poppler-utils" >&2; exit 1; fi
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends chromium poppler-utils fonts-dejavu-core prometheus; \
+	else echo "the tests need: apt-get install chromium poppler-utils prometheus" >&2; exit 1; fi
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info reports/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

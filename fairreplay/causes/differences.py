@@ -14,7 +14,7 @@ import polars as pl
 
 from fairreplay.causes.episodes import Episode
 from fairreplay.causes.overtaking import overtakes
-from fairreplay.causes.review import Source, inside
+from fairreplay.causes.review import Source, has_decisions, inside
 from fairreplay.metrics.load import Ints
 from fairreplay.metrics.measure import of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -118,13 +118,10 @@ def review(sources: Sequence[Source], options: MeasureOptions) -> list[Differenc
     Where the log holds no decisions (arrivals only), the baseline replay stands for production and is not compared
     with itself; without a baseline there is nothing to compare.
     """
-    logged = sources[0]
-    production, simulated = logged, not has_decisions(logged.outcome)
-    if simulated:
-        baseline = next((source for source in sources if source.is_baseline), None)
-        if baseline is None:
-            return []
-        production = baseline
+    against = compared_with(sources)
+    if against is None:
+        return []
+    production, simulated = against
     return [
         differences(
             inside(production.outcome, options),
@@ -139,6 +136,15 @@ def review(sources: Sequence[Source], options: MeasureOptions) -> list[Differenc
     ]
 
 
+def compared_with(sources: Sequence[Source]) -> tuple[Source, bool] | None:
+    """What stands for production in ``review``, and whether that is the baseline replay; null without either."""
+    logged = sources[0]
+    if has_decisions(logged.outcome):
+        return logged, False
+    baseline = next((source for source in sources if source.is_baseline), None)
+    return None if baseline is None else (baseline, True)
+
+
 def of_episode(sources: Sequence[Source], options: MeasureOptions, episode: Episode) -> list[Differences]:
     """As ``review``, for the requests that arrived in an episode, of its model."""
     own = [replace(source, outcome=of_model(source.outcome, episode.model)) for source in sources]
@@ -151,12 +157,6 @@ def gains_and_pays(found: Differences, most: int) -> tuple[pl.DataFrame, pl.Data
     gains = found.tenants.filter(change < 0).sort(change, "tenant").head(most)
     pays = found.tenants.filter(change > 0).sort(change, "tenant", descending=[True, False]).head(most)
     return gains, pays
-
-
-def has_decisions(outcome: pl.DataFrame) -> bool:
-    """Whether a log says anything of when requests were served; one of arrivals (and refusals) alone does not."""
-    load = outcome.filter(pl.col("status") != "rejected")
-    return any(load[name].null_count() < len(load) for name in ("scheduled_at", "first_token_at", "finished_at"))
 
 
 def differences(

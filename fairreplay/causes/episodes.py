@@ -71,9 +71,25 @@ def episodes(measured: Measured, outcome: pl.DataFrame) -> list[Episode]:
     found = []
     for model in measured.windows["model"].unique(maintain_order=True).to_list():
         windows = of_model(measured.windows, model).sort("start")
-        for first, last in merge(windows["degraded"].to_list()):
-            found.append(_episode(measured, of_model(outcome, model), windows[first : last + 1], model))
+        runs = merge(windows["degraded"].to_list())
+        if not runs:
+            continue
+        tables = _Tables(
+            tenants=of_model(measured.tenants, model).sort("start", maintain_order=True),
+            types=of_model(measured.types, model).sort("start", maintain_order=True),
+            hurt=_hurt(measured, of_model(outcome, model)),
+        )
+        found += [_episode(tables, windows[first : last + 1], model) for first, last in runs]
     return found
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What happened to one model group, each in order of time: an episode is a slice of it."""
+
+    tenants: pl.DataFrame
+    types: pl.DataFrame
+    hurt: pl.DataFrame
 
 
 def merge(degraded: Sequence[bool]) -> list[tuple[int, int]]:
@@ -115,19 +131,16 @@ def deficits(windows: pl.DataFrame) -> dict[str, float]:
     return windows.select((term * length).sum().alias(name) for name, term in terms.items()).row(0, named=True)
 
 
-def _episode(measured: Measured, group: pl.DataFrame, windows: pl.DataFrame, model: str | None) -> Episode:
+def _episode(tables: _Tables, windows: pl.DataFrame, model: str | None) -> Episode:
     start, end = windows["start"][0], windows["end"][-1]
     bad = windows.filter("degraded")
-    starts = bad.select("start", "model")
-    in_bad = {"on": ["start", "model"], "how": "semi", "nulls_equal": True}
-    tenants = measured.tenants.join(starts, **in_bad)  # type: ignore[arg-type]
-    unfair = bad.filter((pl.col("jfi") < JFI_DEGRADED) | (pl.col("min_x") < X_DEGRADED)).select("start", "model")
+    tenants = _between(tables.tenants, "start", start, end).join(bad, on="start", how="semi")
+    unfair = bad.filter((pl.col("jfi") < JFI_DEGRADED) | (pl.col("min_x") < X_DEGRADED))
     late = set(tenants.filter(~pl.col("pass"))["tenant"].to_list())
-    short = measured.tenants.join(unfair, **in_bad).filter(  # type: ignore[arg-type]
-        (pl.col("x") < X_DEGRADED) & pl.col("backlog")
-    )
-    types = measured.types.join(starts, **in_bad).filter(pl.col("ratio") < TFR_DEGRADED)  # type: ignore[arg-type]
-    hurt = _hurt(measured, group, start, end)
+    short = tenants.join(unfair, on="start", how="semi").filter((pl.col("x") < X_DEGRADED) & pl.col("backlog"))
+    types = _between(tables.types, "start", start, end).join(bad, on="start", how="semi")
+    types = types.filter(pl.col("ratio") < TFR_DEGRADED)
+    hurt = _between(tables.hurt, "arrived_at", start, end)
     lacking = deficits(windows)
     worst = {name: least(windows[name]) for name in METRICS}
     hit = tuple(sorted(late | set(short["tenant"].to_list())))
@@ -153,14 +166,19 @@ def _episode(measured: Measured, group: pl.DataFrame, windows: pl.DataFrame, mod
     )
 
 
-def _hurt(measured: Measured, group: pl.DataFrame, start: datetime, end: datetime) -> pl.DataFrame:
+def _between(rows: pl.DataFrame, column: str, start: datetime, end: datetime) -> pl.DataFrame:
+    """The rows of [``start``, ``end``) of a table in the order of ``column``."""
+    first, last = (rows[column].search_sorted(at, side="left") for at in (start, end))
+    return rows[first:last]
+
+
+def _hurt(measured: Measured, group: pl.DataFrame) -> pl.DataFrame:
+    """Refused, or later than the tenant's P99 target; in order of arrival."""
     targets = {tenant: slo.p99 * 1000 for tenant, slo in measured.slo.items()}
     target = pl.col("tenant").replace_strict(targets, default=None, return_dtype=pl.Float64)
-    return group.with_columns(ttft_us(group).alias("ttft_us")).filter(
-        (pl.col("arrived_at") >= start)
-        & (pl.col("arrived_at") < end)
-        & ((pl.col("status") == "rejected") | (pl.col("ttft_us") > target).fill_null(False))
-    )
+    is_late = (ttft_us(group) > group.select(target.alias("target")).to_series()).fill_null(False)
+    is_hurt = (group["status"] == "rejected") | is_late
+    return group.filter(is_hurt).select("arrived_at", "prompt_tokens", "output_tokens").sort("arrived_at")
 
 
 def _reason(windows: pl.DataFrame, bad: pl.DataFrame, tenants: int, hurt: int) -> str:

@@ -141,7 +141,7 @@ def weight_skew(evidence: Evidence) -> Player | None:
 
 def committed_weights(evidence: Evidence) -> Intervention:
     names = sorted(evidence.rows["tenant"].unique().to_list())
-    weights = fair_weights(evidence.config, names).tolist()
+    weights = fair_weights(evidence.config, names, evidence.start).tolist()
     return {
         "kind": "weights",
         "weights": {name: max(1e-6, round(x, 6)) for name, x in zip(names, weights, strict=True)},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -15,7 +15,7 @@ from fairreplay.causes.low_demand import low_demand_episodes
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, measure, slos_of
 from fairreplay.metrics.options import MeasureOptions
-from fairreplay.sandbox.plan import baseline_policy
+from fairreplay.sandbox.plan import baseline_policy, choose, policy_name
 from fairreplay.sandbox.replay import find_replays
 from fairreplay.store.outcomes import LOGGED, outcome
 from fairreplay.store.store import Store
@@ -56,7 +56,24 @@ def period_of(store: Store, options: MeasureOptions) -> MeasureOptions:
     return options if begin <= min(first for first, _ in arrivals) else replace(options, since=begin)
 
 
-def sources(store: Store, config: Config, options: MeasureOptions) -> list[Source]:
+def configured(config: Config, policies: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a review replays: the baseline, each ``[policies.NAME]`` of the config, and ``policies``, each once.
+
+    A table of a user's own ranking only sets its costs: which file it is says ``policies``.
+
+    Raises:
+        UsageError: one is unknown; the nearest is named.
+    """
+    tables = [name for name in config.policies if ":" not in name]
+    chosen = {policy_name(choose(name)): name for name in (baseline_policy(config), *tables, *policies)}
+    return tuple(chosen.values())
+
+
+Progress = Callable[[int, int], None]
+"""(done, of how many): sources measured, or episodes explained."""
+
+
+def sources(store: Store, config: Config, options: MeasureOptions, progress: Progress | None = None) -> list[Source]:
     """The log first, then the baseline replay, then the other policies by name.
 
     A replay belongs if it was made from this store's content with this config, over the measured period or over all
@@ -87,6 +104,8 @@ def sources(store: Store, config: Config, options: MeasureOptions) -> list[Sourc
                 episodes=tuple(episodes(measured, rows)),
             )
         )
+        if progress is not None:
+            progress(len(made), len(outcomes))
     return made
 
 
@@ -99,10 +118,20 @@ def inside(rows: pl.DataFrame, options: MeasureOptions) -> pl.DataFrame:
     return rows
 
 
+def has_decisions(outcome: pl.DataFrame) -> bool:
+    """Whether a log says anything of when requests were served; one of arrivals, some of them refused, does not.
+
+    Where there was nothing to serve, refusals are all that could be decided.
+    """
+    load = outcome.filter(pl.col("status") != "rejected")
+    times = ("scheduled_at", "first_token_at", "finished_at")
+    return load.is_empty() or any(load[name].null_count() < len(load) for name in times)
+
+
 def production(found: Sequence[Source]) -> Source:
     """What stands for production: the log, or its baseline replay where the log holds arrivals only."""
     logged = found[0]
-    if logged.outcome.is_empty() or not _is_arrivals_only(logged.outcome):
+    if has_decisions(logged.outcome):
         return logged
     return next((source for source in found if source.is_baseline), logged)
 
@@ -115,6 +144,7 @@ def explained(
     only: str | None = None,
     jobs: int = 1,
     recommend: bool = True,
+    progress: Progress | None = None,
 ) -> list[Source]:
     """``found`` with a verdict on each episode of ``production(found)``, and its episodes of low demand added.
 
@@ -122,6 +152,7 @@ def explained(
         only: the id of the one episode that gets a verdict.
         jobs: threads for the replays; results do not depend on it.
         recommend: also measure fixes.
+        progress: called after each verdict.
     """
     logged, judged = found[0], production(found)
     quiet, raw_only = low_demand_episodes(judged.measured, judged.outcome)
@@ -136,13 +167,8 @@ def explained(
         load=None if judged is logged else logged.outcome,
         jobs=jobs,
         recommend=recommend,
+        progress=progress,
     )
     filled = {one.id: one for one in with_verdicts(wanted, verdicts)}
     done = replace(judged, episodes=tuple(filled.get(one.id, one) for one in every), raw_only_windows=raw_only)
     return [done if source is judged else source for source in found]
-
-
-def _is_arrivals_only(rows: pl.DataFrame) -> bool:
-    """No row says what production did with it."""
-    told = ("scheduled_at", "first_token_at", "finished_at")
-    return all(rows[name].null_count() == len(rows) for name in told) and not (rows["status"] == "rejected").all()

@@ -317,7 +317,7 @@ def weight_skews(evidence: Evidence) -> dict[str, float]:
     Over the episode's windows in which some tenant is skewed, if there are any: its tail would dilute the skew.
     """
     config = evidence.config
-    if not any(tenant.committed_tokens_per_month or tenant.weight for tenant in config.tenants.values()):
+    if not config.says_weights():
         return {}
     return _skews_in(evidence, _skewed_windows(evidence))
 
@@ -342,7 +342,7 @@ def _skews_in(evidence: Evidence, windows: Sequence[datetime]) -> dict[str, floa
             for name in names
         ]
     )
-    committed = fair_weights(evidence.config, names)
+    committed = fair_weights(evidence.config, names, windows[0])
     if not names or not force.sum():
         return {}
     ratios = force / force.sum() / (committed / committed.sum())

@@ -5,6 +5,7 @@ Names from a log are hostile: nothing from data is ever read as markup, and cont
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import unicodedata
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 WIDTH_MAX = 100
 CELL_MAX = 36
 COLUMN_MIN = 6
+GRID_CELL_MAX = 200
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -53,6 +55,47 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(line(cells) for cells in lines)
 
 
+def grid(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Any number of columns as a table: as wide as the terminal, or as its cells where there is none.
+
+    A cell is one line; what does not fit is cut with an ellipsis. Nothing in it is read as markup.
+    """
+    import io
+
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, name in enumerate(columns):
+        numeric = all(isinstance(row[index], int | float | None) for row in rows)
+        shown.add_column(
+            Text(printable(name)), justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis"
+        )
+    for row in rows:
+        shown.add_row(*(Text(_grid_cell(value)) for value in row))
+    wide = Console(file=io.StringIO(), width=1_000_000, color_system=None)
+    width = wide.measure(shown).maximum
+    if sys.stdout.isatty():
+        width = min(width, Console().width)
+    drawn = Console(file=io.StringIO(), width=max(width, 1), color_system=None)
+    drawn.print(shown)
+    return "\n".join(line.rstrip() for line in drawn.file.getvalue().rstrip("\n").split("\n"))  # type: ignore[attr-defined]
+
+
+def _grid_cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if value == "":
+        return '""'
+    if isinstance(value, bool | list | dict):
+        import orjson
+
+        value = orjson.dumps(value).decode()
+    return _cut(printable(str(value)), GRID_CELL_MAX)
+
+
 def out(text: str) -> None:
     """A result, on stdout. Characters that the terminal's encoding lacks are replaced, never an error."""
     _write(sys.stdout, text)
@@ -67,14 +110,33 @@ def note(text: str, *, quiet: bool = False) -> None:
 def _write(stream: object, text: str) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     safe = text.encode(encoding, errors="replace").decode(encoding)
-    stream.write(safe + "\n")  # type: ignore[attr-defined]
+    with _for_a_reader():
+        stream.write(safe + "\n")  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _for_a_reader() -> Iterator[None]:
+    """Whoever read from the pipe may have seen enough (``| head``): then the rest goes nowhere, and no code changes."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """From here on stdout leads nowhere, also what is still to be flushed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def out_json(document: object) -> None:
     """One JSON document on stdout, keys in their order, NaN refused."""
     import orjson
 
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+    content = orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
+    with _for_a_reader():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)  # JSON is UTF-8, whatever the terminal's encoding
+        sys.stdout.buffer.flush()
 
 
 PROGRESS_AFTER_S = 1.0

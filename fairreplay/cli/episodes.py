@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairreplay.cli.console import out, out_json, printable, table
+from fairreplay.cli.console import out, out_json, printable, progress, table
+from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_source
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -35,6 +36,7 @@ def episodes(
     strict_samples: StrictSamplesOption = False,
     refusals: RefusalsOption = "miss",
     spread: SpreadOption = "phases",
+    fail_on: FailOnOption = None,
     jobs: JobsOption = 1,
     store: StoreOption = DEFAULT_STORE,
     config: ConfigOption = None,
@@ -42,25 +44,33 @@ def episodes(
     quiet: QuietOption = False,
 ) -> None:
     """List every degraded moment, merged into episodes, of the log (with causes) and of every replay."""
-    from fairreplay.causes.review import explained, period_of, sources
+    from fairreplay.causes.review import explained, period_of, production, sources
     from fairreplay.cli.replay import note_compilation
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import measure_options
     from fairreplay.store.store import open_store
 
+    check_level(fail_on)
     begin, end = period(since, until)
     settings = load_config(config)
     options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
     note_compilation(quiet=quiet)
     opened = open_store(store)
     options = period_of(opened, options)
-    judged = explained(sources(opened, settings, options), settings, options, jobs=jobs)
+    hush = quiet or json
+    with progress("metrics", "sources", quiet=hush) as told:
+        measured = sources(opened, settings, options, told)
+    with progress("episodes", "episodes", quiet=hush) as told:
+        judged = explained(measured, settings, options, jobs=jobs, progress=told)
     found = [episode for source in judged for episode in source.episodes]
     if json:
         out_json({"episodes": [document(episode) for episode in found]})
-        return
-    if quiet:
-        return
+    elif not quiet:
+        _show(found)
+    fail_at(fail_on, worst_of_source(production(judged)))
+
+
+def _show(found: list[Episode]) -> None:
     if not found:
         out("No window is degraded.")
         return

@@ -10,12 +10,30 @@ import typer
 from fairreplay.cli import console
 from fairreplay.cli.options import (
     DEFAULT_STORE,
+    DEFAULT_T0,
+    KEY_VARIABLE,
     ConfigOption,
+    FormatOption,
+    JoinOption,
     JsonOption,
+    KeyFileOption,
+    MapOption,
+    MaxRejectRateOption,
+    MaxSkewOption,
+    ModelOption,
+    OnOption,
+    OnStripOption,
+    PseudonymiseOption,
     QuietOption,
     SinceOption,
+    SourcesArgument,
     StoreOption,
+    T0Option,
+    TenantFromOption,
+    TenantOption,
+    TypeOption,
     UntilOption,
+    ZoneOption,
 )
 from fairreplay.cli.period import period
 
@@ -28,56 +46,28 @@ if TYPE_CHECKING:
 
 NAMES_SHOWN = 20
 ROWS_SHOWN = 3
-KEY_VARIABLE = "FAIRREPLAY_PSEUDONYM_KEY"
-DEFAULT_T0 = "1970-01-01T00:00:00Z"
 
 
 def ingest(
-    sources: Annotated[
-        list[str],
-        typer.Argument(metavar="SRC...", help="Logs: files, folders, patterns, - for stdin, s3://, gs://, az://."),
-    ],
+    sources: SourcesArgument,
     store: StoreOption = DEFAULT_STORE,
-    log_format: Annotated[
-        str, typer.Option("--format", help="The logs' format; auto decides on the first records.")
-    ] = "auto",
-    map_file: Annotated[
-        Path | None, typer.Option("--map", metavar="FILE.toml", help="What the columns of any other log mean.")
-    ] = None,
-    tz: Annotated[str, typer.Option("--tz", help="Zone of times that carry none.")] = "UTC",
-    t0: Annotated[
-        str, typer.Option("--t0", help="Instant of clock value 0 in logs that count from their own start (ISO 8601).")
-    ] = DEFAULT_T0,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Tenant of rows that name none.")] = None,
-    tenant_from: Annotated[
-        str | None, typer.Option("--tenant-from", metavar="FIELD", help="Where the tenant stands instead (a.b.c).")
-    ] = None,
-    type_: Annotated[str | None, typer.Option("--type", help="Request type of rows that name none.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Model of rows that name none.")] = None,
-    join: Annotated[
-        str | None, typer.Option("--join", metavar="GATEWAY", help="A gateway's log that knows the tenants.")
-    ] = None,
-    on: Annotated[
-        str | None, typer.Option("--on", metavar="KEY|LEFT=RIGHT", help="What both logs call a request.")
-    ] = None,
-    on_strip: Annotated[
-        list[str] | None,
-        typer.Option("--on-strip", metavar="PREFIX", help='Prefix of joined ids, such as "chatcmpl-".'),
-    ] = None,
+    log_format: FormatOption = "auto",
+    map_file: MapOption = None,
+    tz: ZoneOption = "UTC",
+    t0: T0Option = DEFAULT_T0,
+    tenant: TenantOption = None,
+    tenant_from: TenantFromOption = None,
+    type_: TypeOption = None,
+    model: ModelOption = None,
+    join: JoinOption = None,
+    on: OnOption = None,
+    on_strip: OnStripOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    max_reject_rate: Annotated[
-        float, typer.Option("--max-reject-rate", min=0, max=1, help="Share of rejects that stops a source.")
-    ] = 0.01,
-    max_skew: Annotated[
-        str, typer.Option("--max-skew", help='Clock skew that is clamped, not rejected, such as "5ms".')
-    ] = "0",
-    pseudonymise: Annotated[
-        str | None, typer.Option("--pseudonymise", metavar="tenant", help="Store tenants as keyed hashes.")
-    ] = None,
-    key_file: Annotated[
-        Path | None, typer.Option("--key-file", help=f"Key of --pseudonymise [default: ${KEY_VARIABLE}].")
-    ] = None,
+    max_reject_rate: MaxRejectRateOption = 0.01,
+    max_skew: MaxSkewOption = "0",
+    pseudonymise: PseudonymiseOption = None,
+    key_file: KeyFileOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what it would do; the store stays as it is.")
     ] = False,
@@ -92,8 +82,63 @@ def ingest(
     """
     from dataclasses import replace
 
-    from fairreplay.store.ingest import IngestOptions
     from fairreplay.store.ingest import ingest as run
+
+    options = options_of(
+        log_format=log_format,
+        map_file=map_file,
+        tz=tz,
+        t0=t0,
+        tenant=tenant,
+        tenant_from=tenant_from,
+        type_=type_,
+        model=model,
+        join=join,
+        on=on,
+        on_strip=on_strip,
+        since=since,
+        until=until,
+        max_reject_rate=max_reject_rate,
+        max_skew=max_skew,
+        pseudonymise=pseudonymise,
+        key_file=key_file,
+        config=config,
+    )
+    options = replace(options, dry_run=dry_run)
+    with console.progress("ingest", "rows", quiet=quiet or json) as told:
+        summary = run(sources, store, replace(options, progress=told))
+    if json:
+        console.out_json(document(summary))
+    elif not quiet:
+        console.out(summary_text(summary))
+    for source in summary.sources:
+        if remark := _nothing_new(source):
+            console.note(f"{console.printable(source.path)}: {remark}", quiet=quiet)
+
+
+def options_of(
+    *,
+    log_format: str,
+    map_file: Path | None,
+    tz: str,
+    t0: str,
+    tenant: str | None,
+    tenant_from: str | None,
+    type_: str | None,
+    model: str | None,
+    join: str | None,
+    on: str | None,
+    on_strip: list[str] | None,
+    since: str | None,
+    until: str | None,
+    max_reject_rate: float,
+    max_skew: str,
+    pseudonymise: str | None,
+    key_file: Path | None,
+    config: Path | None,
+) -> IngestOptions:
+    """The options of the command line as ``store.ingest`` takes them, each checked."""
+    from fairreplay.store.ingest import IngestOptions
 
     pseudonyms = _pseudonyms(pseudonymise, key_file)
     hidden = pseudonyms.name(tenant) if pseudonyms and tenant else tenant
@@ -121,19 +166,8 @@ def ingest(
         asked=asked,
         join=join,
         settings={name: value for name, value in settings.items() if value},
-        dry_run=dry_run,
     )
-    if map_file is not None:
-        options = _mapped(options, map_file)
-    with console.progress("ingest", "rows", quiet=quiet or json) as told:
-        summary = run(sources, store, replace(options, progress=told))
-    if json:
-        console.out_json(document(summary))
-    elif not quiet:
-        console.out(summary_text(summary))
-    for source in summary.sources:
-        if remark := _nothing_new(source):
-            console.note(f"{console.printable(source.path)}: {remark}", quiet=quiet)
+    return options if map_file is None else _mapped(options, map_file)
 
 
 def _nothing_new(source: SourceSummary) -> str | None:

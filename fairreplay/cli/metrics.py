@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fairreplay.cli.console import note, out, out_json, table
+import typer
+
+from fairreplay.cli.console import note, out, out_json, progress, table
+from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_source
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -26,6 +30,7 @@ from fairreplay.report.text import iso
 if TYPE_CHECKING:
     from fairreplay.causes.review import Source
     from fairreplay.config.model import Config
+    from fairreplay.metrics.options import MeasureOptions
 
 WINDOWS_SHOWN = 40
 
@@ -34,37 +39,55 @@ def metrics(
     since: SinceOption = None,
     until: UntilOption = None,
     window: WindowOption = None,
+    hop: Annotated[
+        str | None,
+        typer.Option("--hop", help='Sliding windows that begin so far apart ("10s"); episodes and figures are not.'),
+    ] = None,
     min_samples: MinSamplesOption = None,
     strict_samples: StrictSamplesOption = False,
     refusals: RefusalsOption = "miss",
     spread: SpreadOption = "phases",
+    fail_on: FailOnOption = None,
     store: StoreOption = DEFAULT_STORE,
     config: ConfigOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Show SCR, JFI and type fairness by window and model, for the log and for every replay."""
-    from fairreplay.causes.review import sources
+    from fairreplay.causes.review import period_of, production, sources
     from fairreplay.config.load import load_config
-    from fairreplay.metrics.options import measure_options
+    from fairreplay.metrics.options import hop_us, measure_options
     from fairreplay.store.store import open_store
 
+    check_level(fail_on)
     begin, end = period(since, until)
     settings = load_config(config)
     options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
-    found = sources(open_store(store), settings, options)
+    distance = hop or settings.window.hop
+    hop_length = hop_us(distance, "--hop" if hop else "window.hop", options.window_us) if distance else None
+    opened = open_store(store)
+    with progress("metrics", "sources", quiet=quiet or json) as told:
+        found = sources(opened, settings, options, told)
+    shown = (
+        found
+        if hop_length is None
+        else [slid(source, settings, period_of(opened, options), hop_length) for source in found]
+    )
     if json:
         out_json(
             {
-                "windows": [row for source in found for row in documents(source)],
+                "windows": [row for source in shown for row in documents(source)],
                 "periods": [row for source in found for row in periods(source, settings)],
             }
         )
-        return
-    if quiet:
-        return
-    for source in found:
-        windows = source.measured.windows
+    elif not quiet:
+        _show(found, shown, settings)
+    fail_at(fail_on, worst_of_source(production(found)))
+
+
+def _show(found: list[Source], shown: list[Source], settings: Config) -> None:
+    for source, seen in zip(found, shown, strict=True):
+        windows = seen.measured.windows
         out(f"{source.name}: {len(windows)} windows")
         out(table(_COLUMNS, [_row(row) for row in windows.head(WINDOWS_SHOWN).iter_rows(named=True)]))
         if len(windows) > WINDOWS_SHOWN:
@@ -73,6 +96,14 @@ def metrics(
         out("")
     for said in found[0].measured.assumptions:
         note(said)
+
+
+def slid(source: Source, config: Config, options: MeasureOptions, hop_us: int) -> Source:
+    """The source over sliding windows, held to the targets that it was measured by."""
+    from fairreplay.metrics.measure import sliding
+
+    targets = (source.measured.slo, source.measured.assumed_slo)
+    return replace(source, measured=sliding(source.outcome, config, options, hop_us, source.name, targets))
 
 
 _COLUMNS = ("window (UTC)", "model", "requests", "SCR", "JFI", "min x", "of tenant", "TFR", "of type", "failing")
@@ -113,27 +144,18 @@ def periods(source: Source, config: Config) -> list[dict[str, Any]]:
     """One JSON object a model group of the source: figures without the drain, alerts, modes that would have fired."""
     from dataclasses import asdict
 
-    from fairreplay.metrics.alerts import alerts, emergency_modes, figures
-    from fairreplay.metrics.entitlement import fair_weights
-    from fairreplay.metrics.measure import models, of_model
+    from fairreplay.export.results import periods as of_period
 
-    measured = source.measured
-    found = []
-    for model in models(measured.windows):
-        windows, tenants = of_model(measured.windows, model), of_model(measured.tenants, model)
-        names = sorted(tenants["tenant"].unique().to_list())
-        weights = dict(zip(names, fair_weights(config, names).tolist(), strict=True))
-        modes = emergency_modes(windows, tenants, config.emergency.jfi, weights)
-        found.append(
-            {
-                "model": model,
-                "source": source.name,
-                "figures": {figure.metric: _stamped(asdict(figure)) for figure in figures(windows)},
-                "alerts": [_stamped(asdict(alert)) for alert in alerts(windows)],
-                "emergency_modes": [_stamped(asdict(mode)) for mode in modes],
-            }
-        )
-    return found
+    return [
+        {
+            "model": period.model,
+            "source": period.source,
+            "figures": {figure.metric: _stamped(asdict(figure)) for figure in period.figures},
+            "alerts": [_stamped(asdict(alert)) for alert in period.alerts],
+            "emergency_modes": [_stamped(asdict(mode)) for mode in period.modes],
+        }
+        for period in of_period(source, config)
+    ]
 
 
 def _stamped(row: dict[str, Any]) -> dict[str, Any]:

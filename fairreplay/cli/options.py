@@ -48,3 +48,46 @@ SpreadOption = Annotated[
     ),
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="Threads for the replays; results do not depend on it.")]
+
+KEY_VARIABLE = "FAIRREPLAY_PSEUDONYM_KEY"
+DEFAULT_T0 = "1970-01-01T00:00:00Z"
+
+# How logs are read: ``ingest`` and ``review``.
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="SRC...", help="Logs: files, folders, patterns, - for stdin, s3://, gs://, az://."),
+]
+FormatOption = Annotated[str, typer.Option("--format", help="The logs' format; auto decides on the first records.")]
+MapOption = Annotated[
+    Path | None, typer.Option("--map", metavar="FILE.toml", help="What the columns of any other log mean.")
+]
+ZoneOption = Annotated[str, typer.Option("--tz", help="Zone of times that carry none.")]
+T0Option = Annotated[
+    str, typer.Option("--t0", help="Instant of clock value 0 in logs that count from their own start (ISO 8601).")
+]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Tenant of rows that name none.")]
+TenantFromOption = Annotated[
+    str | None, typer.Option("--tenant-from", metavar="FIELD", help="Where the tenant stands instead (a.b.c).")
+]
+TypeOption = Annotated[str | None, typer.Option("--type", help="Request type of rows that name none.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Model of rows that name none.")]
+JoinOption = Annotated[
+    str | None, typer.Option("--join", metavar="GATEWAY", help="A gateway's log that knows the tenants.")
+]
+OnOption = Annotated[str | None, typer.Option("--on", metavar="KEY|LEFT=RIGHT", help="What both logs call a request.")]
+OnStripOption = Annotated[
+    list[str] | None,
+    typer.Option("--on-strip", metavar="PREFIX", help='Prefix of joined ids, such as "chatcmpl-".'),
+]
+MaxRejectRateOption = Annotated[
+    float, typer.Option("--max-reject-rate", min=0, max=1, help="Share of rejects that stops a source.")
+]
+MaxSkewOption = Annotated[
+    str, typer.Option("--max-skew", help='Clock skew that is clamped, not rejected, such as "5ms".')
+]
+PseudonymiseOption = Annotated[
+    str | None, typer.Option("--pseudonymise", metavar="tenant", help="Store tenants as keyed hashes.")
+]
+KeyFileOption = Annotated[
+    Path | None, typer.Option("--key-file", help=f"Key of --pseudonymise [default: ${KEY_VARIABLE}].")
+]

@@ -1,8 +1,9 @@
-"""``--since`` and ``--until`` as instants."""
+"""``--since`` and ``--until`` as instants, ``--every`` as a length of time."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 
 from fairreplay.errors import UsageError
 
@@ -30,3 +31,18 @@ def period(
     if begin is not None and end is not None and end <= begin:
         raise UsageError(f"{until_option} {until} is not after {since_option} {since}")
     return begin, end
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def length(text: str, option: str) -> timedelta:
+    """``14d``, ``2w``, ``12h`` as a length of time.
+
+    Raises:
+        UsageError: it is none.
+    """
+    match = re.fullmatch(r"([0-9]{1,6})(s|m|min|h|d|w)", text.strip())
+    if match is None or int(match[1]) == 0:
+        raise UsageError(f'{option} {text!r}: must be a number with a unit, such as "14d", "2w" or "12h"')
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})

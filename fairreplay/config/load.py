@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fairreplay.config.commitments import with_commitments
 from fairreplay.config.explain import explained
 from fairreplay.config.model import Config, resolve_cluster
 from fairreplay.errors import UsageError
@@ -34,7 +35,7 @@ def load_config(path: Path | None) -> Config:
 
 
 def parse_config(text: str, name: str) -> Config:
-    """The config in ``text``; ``name`` stands in its errors."""
+    """The config in ``text``; ``name``, its path, stands in its errors, and files that it names stand beside it."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -50,4 +51,9 @@ def parse_config(text: str, name: str) -> Config:
             where = "[cluster]" if model is None else f"[models.{model!r}]"
             reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
             raise UsageError(f"config {name}: {where}: {reason}") from None
-    return config
+    folder = Path(name).parent
+    if config.defaults.openslo is not None:
+        from fairreplay.config.openslo import with_openslo
+
+        config = with_openslo(config, folder)
+    return with_commitments(config, folder)

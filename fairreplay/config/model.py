@@ -6,7 +6,7 @@ Units stand in the names (``_ms``, ``_tokens``); step times are seconds, as in t
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -25,6 +25,10 @@ def _utc(value: object) -> object:
 
 
 Instant = Annotated[datetime, BeforeValidator(_utc)]
+
+
+BEFORE_ALL: Final = datetime(1, 1, 1, tzinfo=UTC)
+"""An instant before every commitment with a date."""
 
 
 class Table(BaseModel):
@@ -53,6 +57,8 @@ STRICT_SAMPLES = MinSamples(p50=5, p90=29, p99=299)
 
 class Window(Table):
     size: str = "60s"
+    hop: str | None = None
+    """For ``metrics``: sliding windows that begin so far apart."""
     min_samples: MinSamples = MinSamples()
 
 
@@ -117,18 +123,38 @@ class TenantChange(Table):
     weight: float = Field(gt=0)
 
 
+class Commitment(Table):
+    """What a tenant is promised from ``valid_from`` on, until the next one; 0 tokens end it."""
+
+    valid_from: Instant
+    committed_tokens_per_month: int = Field(ge=0)
+
+
 class Tenant(Table):
     committed_tokens_per_month: int | None = Field(None, gt=0)
     weight: float | None = Field(None, gt=0)
     priority: int | None = None
     slo_ttft_ms: SloTtft | None = None
     changes: tuple[TenantChange, ...] = ()
+    commitments: tuple[Commitment, ...] = ()
+    """Those with a date, here or from ``[weights] file``; each goes before ``committed_tokens_per_month``."""
+
+    def committed_at(self, at: datetime | None) -> int | None:
+        """Tokens a month that were promised at ``at`` (null: by the latest commitment); null where none were."""
+        dated = [one for one in self.commitments if at is None or one.valid_from <= at]
+        if dated:
+            return max(dated, key=lambda one: one.valid_from).committed_tokens_per_month or None
+        return self.committed_tokens_per_month
 
 
 class Defaults(Table):
-    """For tenants without a table of their own. Without an SLO here or there, one is assumed and named as such."""
+    """For tenants without a table of their own. Without an SLO here or there, one is assumed and named as such.
+
+    ``openslo`` is a YAML file with SLOs, relative to the config (``config.openslo``).
+    """
 
     slo_ttft_ms: SloTtft | None = None
+    openslo: str | None = Field(None, min_length=1)
 
 
 class TypeTable(Table):
@@ -211,7 +237,10 @@ class Emergency(Table):
 
 
 class Weights(Table):
+    """``file`` is a CSV of commitments with dates, relative to the config (``config.commitments``)."""
+
     rule: Literal["committed", "protected", "static", "logged"] = "committed"
+    file: str | None = Field(None, min_length=1)
 
 
 class PolicyTable(Table):
@@ -244,13 +273,20 @@ class Config(Table):
         own = self.tenants.get(tenant)
         return (own.slo_ttft_ms if own else None) or self.defaults.slo_ttft_ms
 
-    def commitments(self) -> dict[str, int]:
-        """Committed tokens a month of each tenant that has a commitment."""
-        return {
-            name: tenant.committed_tokens_per_month
-            for name, tenant in self.tenants.items()
-            if tenant.committed_tokens_per_month is not None
-        }
+    def commitments(self, at: datetime | None = None) -> dict[str, int]:
+        """Committed tokens a month at an instant (null: by the latest commitments) of each tenant that has any."""
+        found = {name: tenant.committed_at(at) for name, tenant in self.tenants.items()}
+        return {name: tokens for name, tokens in found.items() if tokens is not None}
+
+    def says_weights(self) -> bool:
+        """Whether it tells tenants apart: a commitment or a weight is set."""
+        return any(
+            tenant.committed_tokens_per_month or tenant.weight or tenant.commitments for tenant in self.tenants.values()
+        )
+
+    def commitment_instants(self) -> tuple[datetime, ...]:
+        """When a commitment begins, in the order of time; empty where none has a date."""
+        return tuple(sorted({one.valid_from for tenant in self.tenants.values() for one in tenant.commitments}))
 
     def policy_table(self, policy: str) -> PolicyTable:
         return self.policies.get(policy, PolicyTable())

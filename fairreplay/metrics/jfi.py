@@ -59,4 +59,4 @@ def fair_loss(x: Floats, counted: np.ndarray[tuple[int, ...], np.dtype[np.bool_]
 def fair_loss_raw(weights: Floats, served: Floats) -> Floats:
     """The essay's ``JFI(w) / JFI(service)`` over all tenants, shape (W, T) to (W,): it prefers equal service."""
     everyone = np.ones_like(served, np.bool_)
-    return np.asarray(jain(weights[None, :], everyone[:1]) / jain(served, everyone), np.float64)
+    return np.asarray(jain(np.broadcast_to(weights, served.shape), everyone) / jain(served, everyone), np.float64)

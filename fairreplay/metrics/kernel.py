@@ -193,7 +193,8 @@ def add_requests(
         by_window: shape (windows, ``WINDOW_FIELDS``); ``costs``: shape (windows, types, 3).
         weights: weight that a request was served with, NaN where unknown; ``in_force``: shape (windows, tenants, 2),
             number and mean of those of the arrivals.
-        through: shape (windows + 1, tenants), changes; ``runs``: shape (tenants, 2), the wait that goes on, all 0.
+        through: shape (windows + 1, tenants), changes; ``runs``: shape (tenants, 2), the wait that goes on, at first
+            empty at ``start``; ``mark_runs`` notes the last ones.
         cell, ttft: shape (requests,), filled with window * tenants + tenant and TTFT of those that were answered.
 
     Returns:
@@ -318,9 +319,60 @@ def add_requests(
             by_window[arrival, PREEMPTIONS] += preemptions[row]
             by_window[arrival, PREEMPTED] += preemptions[row] > 0
             by_window[arrival, THRASHING] += preemptions[row] >= THRASH_TOTAL
-    for tenant in range(len(runs)):
-        mark(through, tenant, runs[tenant, 0], runs[tenant, 1], start, size)
     return answered
 
 
 add_requests_compiled = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(add_requests)
+
+
+def mark_runs(through: Ints, runs: Ints, start: int, size: int) -> None:
+    """Note the waits that ``add_requests`` has left open."""
+    for tenant in range(len(runs)):
+        mark(through, tenant, runs[tenant, 0], runs[tenant, 1], start, size)
+
+
+mark_runs_compiled = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(mark_runs)
+
+
+def outlasting(
+    arrived: Ints, scheduled: Ints, first_token: Ints, finished: Ints, statuses: Ints, start: int, part: int, row: Ints
+) -> int:
+    """Fill ``row`` with the rows that last beyond the part of the grid in which they arrived, or until it begins.
+
+    A row lasts until the last instant that it names, for ever if it waits on. Parts are ``part`` microseconds long,
+    from ``start`` on.
+
+    Returns:
+        How many do; that many entries are filled.
+    """
+    found, end = 0, start
+    for place in range(len(arrived)):
+        if arrived[place] >= end:
+            end = start + ((arrived[place] - start) // part + 1) * part
+        turn = max(scheduled[place], first_token[place])
+        waits_on = turn == UNKNOWN and statuses[place] == UNFINISHED
+        if waits_on or max(turn, finished[place], arrived[place]) >= end:
+            row[found] = place
+            found += 1
+    return found
+
+
+outlasting_compiled = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(outlasting)
+
+
+def put_in_cells(cell: Ints, value: Ints, first: Ints, known: Ints, ordered: Ints, small: int) -> None:
+    """Put each value among those of its cell, which begin at ``first``; cells of up to ``small`` values are sorted."""
+    filled = np.zeros(len(first), np.int64)
+    for row in range(len(cell)):
+        of, new = cell[row], value[row]
+        begin = first[of]
+        place = begin + filled[of]
+        filled[of] += 1
+        if known[of] <= small:
+            while place > begin and ordered[place - 1] > new:
+                ordered[place] = ordered[place - 1]
+                place -= 1
+        ordered[place] = new
+
+
+put_in_cells_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(put_in_cells)

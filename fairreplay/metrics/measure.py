@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from fairreplay.config.model import Config, SloTtft
 from fairreplay.metrics import jfi, preemption, scr, service, types
 from fairreplay.metrics import weights as in_force
-from fairreplay.metrics.entitlement import Floats, entitlements, fair_weights
+from fairreplay.metrics.entitlement import Floats, entitlements, fair_weights, over_time
+from fairreplay.metrics.held import Held
 from fairreplay.metrics.load import Bools, Columns, Group, Ints, Load
 from fairreplay.metrics.options import MeasureOptions
+from fairreplay.metrics.scanned import Scanned
 from fairreplay.metrics.windows import Grid, grid
 from fairreplay.trace.schema import TIMESTAMP
 
@@ -110,6 +112,8 @@ class Measured:
 CELLS_MAX: Final = 1 << 19
 ROWS_MAX: Final = 1 << 19
 """Windows are measured in parts of about so many (window, tenant) cells and requests, which bounds the memory."""
+ROWS_HELD_MAX: Final = 1 << 24
+"""A scan of no more rows is held in memory; a longer one is read part by part."""
 
 
 def measure(
@@ -124,7 +128,7 @@ def measure(
     ``slo`` holds every source to the same targets: those that ``slos_of`` gave for the log. A request counts in the
     window of its arrival; service counts when it is delivered, also for requests that arrived before ``since``.
     """
-    load = Load(outcome)
+    load = loaded(outcome)
     targets, assumed = slo if slo is not None else _slos(load, config, options)
     found = _tables(load, config, options, targets, source)
     return Measured(
@@ -137,6 +141,31 @@ def measure(
     )
 
 
+def sliding(
+    outcome: pl.DataFrame | pl.LazyFrame,
+    config: Config,
+    options: MeasureOptions,
+    hop_us: int,
+    source: str,
+    slo: tuple[Mapping[str, SloTtft], bool],
+) -> Measured:
+    """As ``measure``, over windows that begin every ``hop_us`` and overlap: each is one of a tumbling grid of its own.
+
+    "The window before" that a type's floor follows from is the one that ends where this one begins.
+    """
+    found = [
+        measure(outcome, config, replace(options, offset_us=offset), source, slo)
+        for offset in range(0, options.window_us, hop_us)
+    ]
+    return replace(
+        found[0],
+        **{
+            name: pl.concat(getattr(one, name) for one in found).sort("model", "start", maintain_order=True)
+            for name in ("windows", "tenants", "types")
+        },
+    )
+
+
 def measure_windows(
     outcome: pl.DataFrame | pl.LazyFrame,
     config: Config,
@@ -145,7 +174,14 @@ def measure_windows(
     slo: Mapping[str, SloTtft],
 ) -> pl.DataFrame:
     """The table ``windows`` of ``measure`` alone: in less time, for whoever asks for many outcomes of one episode."""
-    return _joined(_tables(Load(outcome), config, options, slo, source, only_windows=True), "windows", WINDOW_SCHEMA)
+    return _joined(_tables(loaded(outcome), config, options, slo, source, only_windows=True), "windows", WINDOW_SCHEMA)
+
+
+def loaded(outcome: pl.DataFrame | pl.LazyFrame) -> Load:
+    """``outcome`` as a load; of a scan, one that is not too long is read once and held."""
+    if isinstance(outcome, pl.LazyFrame) and outcome.select(pl.len()).collect().item() > ROWS_HELD_MAX:
+        return Scanned(outcome)
+    return Held(outcome)
 
 
 def models(rows: pl.DataFrame) -> list[str | None]:
@@ -162,7 +198,7 @@ def slos_of(
     outcome: pl.DataFrame | pl.LazyFrame, config: Config, options: MeasureOptions
 ) -> tuple[dict[str, SloTtft], bool]:
     """TTFT targets by tenant, and whether they were assumed from ``outcome``."""
-    return _slos(Load(outcome), config, options)
+    return _slos(loaded(outcome), config, options)
 
 
 def _slos(load: Load, config: Config, options: MeasureOptions) -> tuple[dict[str, SloTtft], bool]:
@@ -205,14 +241,14 @@ def _tables(
         stamp = (pl.lit(group.model, pl.String).alias("model"), pl.lit(source).alias("source"))
 
         def sums_of(
-            rows: Columns, part: Grid, group: Group = group, targets: Ints = targets
+            rows: Sequence[Columns], part: Grid, group: Group = group, targets: Ints = targets
         ) -> tuple[service.Sums, _Tables]:
             sums = service.sums(rows, part, group, targets, end_us, config.cost, options)
             return sums, _tenant_tables(sums, part, group, config, options, targets, only_windows)
 
         earlier: types.Arrivals | None = None
         parts = whole.parts(windows_max)
-        for sums, tables in in_order(sums_of, _parts(load, group, whole, windows_max)):
+        for sums, tables in in_order(sums_of, load.parts(group, whole, windows_max)):
             kinds = types.measured(sums, config, earlier)
             earlier = kinds.last
             windows = tables.windows.with_columns(
@@ -229,16 +265,6 @@ def _tables(
                 )
             )
     return found
-
-
-def _parts(load: Load, group: Group, whole: Grid, windows_max: int) -> Iterator[tuple[Columns, Grid]]:
-    """Parts of the grid in time order, each with the rows that arrived in it or last until it."""
-    before = load.lasting(group, whole.start_us)
-    for part in whole.parts(windows_max):
-        rows = before.followed_by(load.slice(group, part.start_us, part.end_us))
-        if part.end_us < whole.end_us:
-            before = rows.take(rows.lasts_until(part.end_us))
-        yield rows, part
 
 
 def in_order(function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
@@ -269,7 +295,7 @@ def _tenant_tables(
 ) -> _Tables:
     """The tables of the windows of ``part``, type fairness left out: its floors follow from the part before."""
     judged = scr.judged(sums.tenants.sums, targets, options.min_samples)
-    weights = fair_weights(config, group.tenants)
+    weights = over_time(config, part.starts_us(), lambda at: fair_weights(config, group.tenants, at))
     got, backlog = sums.tenants.served(config.cost), sums.tenants.backlog()
     demand = got + sums.tenants.unmet(config.cost)
     entitled = entitlements(got.sum(axis=1), weights, demand)
@@ -279,7 +305,7 @@ def _tenant_tables(
         pl.Series("requests", judged.requests.sum(axis=1)),
         *_scr(judged, weights, group.tenants),
         _column("jfi", jfi.jain(x, entitled > 0)),
-        _column("jfi_raw", _jfi_raw(got, config, group.tenants)),
+        _column("jfi_raw", _jfi_raw(got, config, group.tenants, part.starts_us())),
         _column("min_x", min_x),
         _names("min_x_tenant", group.tenants, whose),
         _column("service_gap", jfi.service_gap(got / weights, sums.through)),
@@ -294,7 +320,6 @@ def _tenant_tables(
     ttft_ms = {q: np.where(np.isfinite(value), value / 1000, np.nan) for q, value in ttft_us.items()}
     stated = in_force.configured(config, group.tenants, part.starts_us())
     weight = np.where(np.isnan(sums.in_force), stated, sums.in_force)
-    committed = config.commitments()
     tenants = _long(
         part,
         "tenant",
@@ -311,7 +336,7 @@ def _tenant_tables(
         **{f"ttft_{q}_ms": value for q, value in ttft_ms.items()},
         tail_ratio=ttft_ms["p99"] / np.where(ttft_ms["p50"] > 0, ttft_ms["p50"], np.nan),
         weight=weight,
-        skew=in_force.skews(weight, np.array([committed.get(name, 0) for name in group.tenants], np.float64)),
+        skew=in_force.skews(weight, in_force.committed(config, group.tenants, part.starts_us())),
     ).with_columns(pl.when("decided").then("passed").alias("pass"))
     return _Tables(windows, tenants, None)
 
@@ -340,15 +365,17 @@ def _scr(judged: scr.Judged, weights: Floats, tenants: Sequence[str]) -> list[pl
     ]
 
 
-def _jfi_raw(got: Floats, config: Config, tenants: Sequence[str]) -> Floats:
+def _jfi_raw(got: Floats, config: Config, tenants: Sequence[str], starts_us: Ints) -> Floats:
     """The essay's form: served over committed tokens, of all tenants with a commitment, quiet ones included."""
-    committed = config.commitments()
-    if not committed:
+    promised = [
+        name for name, tenant in config.tenants.items() if tenant.committed_tokens_per_month or tenant.commitments
+    ]
+    if not promised:
         return np.full(len(got), np.nan)
     column = {name: index for index, name in enumerate(tenants)}
-    served = np.stack([got[:, column[name]] if name in column else np.zeros(len(got)) for name in committed], axis=1)
-    x = served / np.array(list(committed.values()), np.float64)
-    return jfi.jain(x, np.ones_like(x, np.bool_))
+    served = np.stack([got[:, column[name]] if name in column else np.zeros(len(got)) for name in promised], axis=1)
+    tokens = np.broadcast_to(in_force.committed(config, promised, starts_us), served.shape)
+    return jfi.jain(served / np.where(tokens > 0, tokens, 1.0), tokens > 0)
 
 
 # ---- arrays as columns ----
@@ -408,7 +435,7 @@ def _assumptions(
     unknown = max(load.unknown("prompt_tokens"), load.unknown("output_tokens"))
     if unknown:
         said.append(f"sizes are unknown in {unknown} rows: what they ask for is taken to be their tenant's median")
-    if not any(tenant.committed_tokens_per_month or tenant.weight for tenant in config.tenants.values()):
+    if not config.says_weights():
         said.append("no commitments or weights are set: every tenant is entitled to the same share")
     if options.refusals == "drop":
         said.append("refused requests are left out of SCR (--refusals drop)")

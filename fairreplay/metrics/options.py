@@ -31,6 +31,8 @@ class MeasureOptions:
     spread: Literal["phases", "decode"] = "phases"
     since: datetime | None = None
     until: datetime | None = None
+    offset_us: int = 0
+    """Windows begin this much after whole multiples of their size since the epoch."""
 
 
 def measure_options(
@@ -67,6 +69,18 @@ def measure_options(
         since=since,
         until=until,
     )
+
+
+def hop_us(text: str, option: str, size_us: int) -> int:
+    """How far apart the starts of sliding windows lie: a whole part of their size.
+
+    Raises:
+        UsageError: it is none; names the option.
+    """
+    hop = window_us(text, option)
+    if hop == WHOLE_PERIOD or size_us == WHOLE_PERIOD or size_us % hop:
+        raise UsageError(f"{option} {text!r}: must be a whole part of the window's size, {size_us / 1e6:g} s")
+    return hop
 
 
 def window_us(text: str, option: str) -> int:

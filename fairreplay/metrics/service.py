@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,7 +66,7 @@ class Sums:
 
 
 def sums(
-    rows: Columns,
+    rows: Sequence[Columns],
     grid: Grid,
     group: Group,
     targets_us: Ints,
@@ -73,7 +74,7 @@ def sums(
     cost: Cost,
     options: MeasureOptions,
 ) -> Sums:
-    """Sum ``rows``, in order of arrival: all that arrived in the grid or lasts until it.
+    """Sum ``rows`` (chunks in order of arrival): all that arrived in the grid or lasts until it.
 
     ``targets_us`` has shape (tenants, 3): TTFT targets of P50, P90 and P99, ``NO_TARGET`` where there is none.
     """
@@ -84,41 +85,47 @@ def sums(
     costs = np.zeros((windows, types, 3), np.float64)
     in_force = np.zeros((windows, tenants, 2), np.float64)
     through = np.zeros((windows + 1, tenants), np.int64)
-    cell, ttft = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    answered = kernel.add_requests_compiled(
-        rows.tenant,
-        rows.type,
-        rows.status,
-        rows.arrived,
-        rows.scheduled,
-        rows.first_token,
-        rows.finished,
-        rows.prompt,
-        rows.output,
-        rows.cached,
-        rows.recomputed,
-        rows.preemptions,
-        rows.weight,
-        group.usual_prompt,
-        group.usual_output,
-        targets_us,
-        np.array([cost.prompt, cost.cached, cost.output], np.float64),
-        grid.start_us,
-        grid.size_us,
-        grid.count,
-        trace_end_us,
-        options.spread == "decode",
-        options.refusals == "drop",
-        by_tenant,
-        by_type,
-        by_window,
-        costs,
-        in_force,
-        through,
-        np.full((tenants, 2), grid.start_us, np.int64),
-        cell,
-        ttft,
-    )
+    in_all = sum(map(len, rows))
+    cell, ttft = np.empty(in_all, np.int64), np.empty(in_all, np.int64)
+    runs = np.full((tenants, 2), grid.start_us, np.int64)
+    prices = np.array([cost.prompt, cost.cached, cost.output], np.float64)
+    answered = 0
+    for some in rows:
+        answered += kernel.add_requests_compiled(
+            some.tenant,
+            some.type,
+            some.status,
+            some.arrived,
+            some.scheduled,
+            some.first_token,
+            some.finished,
+            some.prompt,
+            some.output,
+            some.cached,
+            some.recomputed,
+            some.preemptions,
+            some.weight,
+            group.usual_prompt,
+            group.usual_output,
+            targets_us,
+            prices,
+            grid.start_us,
+            grid.size_us,
+            grid.count,
+            trace_end_us,
+            options.spread == "decode",
+            options.refusals == "drop",
+            by_tenant,
+            by_type,
+            by_window,
+            costs,
+            in_force,
+            through,
+            runs,
+            cell[answered:],
+            ttft[answered:],
+        )
+    kernel.mark_runs_compiled(through, runs, grid.start_us, grid.size_us)
     return Sums(
         tenants=Cells(by_tenant[:-1]),
         types=Cells(by_type[:-1]),

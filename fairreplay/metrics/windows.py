@@ -8,12 +8,14 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from fairreplay.errors import UsageError
-from fairreplay.metrics.load import Ints
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.trace.schema import TIMESTAMP
 from fairreplay.trace.values import epoch_us, iso
+
+Ints = NDArray[np.int64]
 
 WINDOWS_MAX: Final = 1_000_000
 """A fortnight has 20,160 minutes. More windows than this are a mistake of units, or of clocks in the log."""
@@ -67,7 +69,7 @@ def grid(first_us: int, end_us: int, options: MeasureOptions) -> Grid:
     if options.window_us == WHOLE_PERIOD:
         return Grid(first, end - first, 1)
     size = options.window_us
-    start = first // size * size
+    start = (first - options.offset_us) // size * size + options.offset_us
     count = -(-(end - start) // size)
     if count > WINDOWS_MAX:
         raise UsageError(

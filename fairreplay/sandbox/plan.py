@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import numpy as np
 import polars as pl
 
-from fairreplay.config.model import Cluster, Config, Engine, EngineChange, resolve_cluster
+from fairreplay.config.model import BEFORE_ALL, Cluster, Config, Engine, EngineChange, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox.engine import (
     MAX_PERIOD_PS,
@@ -407,11 +407,15 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
     A committed share is scaled so that the mean commitment weighs 1. Under rule ``committed`` a tenant without a
     commitment has its configured weight, else 1 (as in ``metrics``).
     """
-    committed = config.commitments()
-    total = sum(committed.values())
+    dated = config.commitment_instants()
+    promised = {at: config.commitments(at or BEFORE_ALL) for at in (None, *dated)}
 
-    def share(tenant: str) -> Fraction:
-        return Fraction(committed[tenant] * len(committed), total) if tenant in committed else Fraction(1)
+    def share(tenant: str, at: datetime | None) -> Fraction | None:
+        """The part of a mean commitment; null without one."""
+        committed = promised[max((one for one in dated if at is not None and one <= at), default=None)]
+        if tenant not in committed:
+            return None
+        return Fraction(committed[tenant] * len(committed), sum(committed.values()))
 
     def static(tenant: str, at: datetime | None) -> Fraction | None:
         table = config.tenants.get(tenant)
@@ -424,17 +428,18 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
                     weight = change.weight
         return None if weight is None else Fraction(repr(weight))
 
-    instants = tuple(sorted({change.at for tenant in config.tenants.values() for change in tenant.changes}))
+    changes = {change.at for tenant in config.tenants.values() for change in tenant.changes}
+    instants = tuple(sorted(changes | set(dated)))
     if is_baseline:
-        return _Weigher(by_row=True, at=lambda tenant, at: static(tenant, at) or share(tenant), instants=instants)
+        return _Weigher(
+            by_row=True, at=lambda tenant, at: static(tenant, at) or share(tenant, at) or Fraction(1), instants=instants
+        )
     rule = config.weights.rule
     if rule == "protected":
         raise UsageError('[weights] rule = "protected" is not simulated yet: use "committed", "static" or "logged"')
     return _Weigher(
         by_row=rule == "logged",
-        at=lambda tenant, at: (
-            share(tenant) if rule == "committed" and tenant in committed else static(tenant, at) or Fraction(1)
-        ),
+        at=lambda tenant, at: (share(tenant, at) if rule == "committed" else None) or static(tenant, at) or Fraction(1),
         instants=instants,
     )
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,6 +117,16 @@ class Store:
             except (OSError, ArrowException):
                 raise StoreError(f"{path}: missing or damaged; restore it, or make the store again") from None
 
+    def segment_files(self) -> list[Path]:
+        """The Parquet file of every segment, found to be the bytes that were written.
+
+        Raises:
+            StoreError: one is missing or damaged; the file is named.
+        """
+        for segment in self.manifest.segments:
+            self._verify(segment)
+        return [self.segment_path(segment.source) for segment in self.manifest.segments]
+
     def counted(self, sources: Sequence[str], column: str) -> dict[str, int]:
         """Requests of the named sources by the value of ``column``, sorted."""
         counts: Counter[str] = Counter()
@@ -161,6 +172,28 @@ class Store:
                 "into a new store"
             )
         self._verified.add(segment.source)
+
+    def faults(self) -> list[str]:
+        """Everything that is wrong with the files of the store, each in one line: missing, damaged, not readable."""
+        found = []
+        for segment in self.manifest.segments:
+            checks: list[Callable[[], object]] = [lambda segment=segment: self._verify(segment)]  # type: ignore[misc]
+            if segment.rejected:
+                checks.append(lambda segment=segment: self._check_rejects(segment))  # type: ignore[misc]
+            found += [fault for check in checks if (fault := _fault(check)) is not None]
+        for name in self.replay_names():
+            of_replay: tuple[Callable[[str], object], ...] = (self.replay_meta, self.replay_requests, self.replay_steps)
+            faults = [fault for check in of_replay if (fault := _fault(lambda: check(name))) is not None]  # noqa: B023
+            found += faults[:1]
+        return found
+
+    def _check_rejects(self, segment: Segment) -> None:
+        path = self.rejects_path(segment.source)
+        self.reject_keys(segment)
+        with path.open("rb") as stream:
+            count = sum(1 for _ in stream)
+        if count != segment.rejected:
+            raise StoreError(f"{path}: {count} rejects, {segment.rejected} were written; restore it from a copy")
 
     def rejects(self) -> pl.DataFrame:
         """Every reject of every source, by file and row: columns of ``REJECT_SCHEMA``."""
@@ -287,6 +320,10 @@ class Store:
         """One row per request of the replay: ``REPLAY_SCHEMA``."""
         return self._replay_frame(name, "requests.parquet", REPLAY_SCHEMA)
 
+    def replay_file(self, name: str) -> Path:
+        """The Parquet file with the rows of ``replay_requests``."""
+        return self._replay_file(name, "requests.parquet")
+
     def replay_steps(self, name: str) -> pl.DataFrame:
         """The work of each second: ``STEP_SCHEMA``."""
         return self._replay_frame(name, "steps.parquet", STEP_SCHEMA)
@@ -319,10 +356,18 @@ class Store:
             yield
 
 
+_LOCKED: ContextVar[frozenset[Path]] = ContextVar("locked", default=frozenset())
+"""Folders whose lock this run holds: the steps of a run do not lock each other out."""
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """The store's lock, also for a folder that is not a store yet. Never waits."""
+    """The store's lock, also for a folder that is not a store yet. Never waits; held already by this run is fine."""
     path = folder / LOCK_NAME
+    own = folder.resolve()
+    if own in _LOCKED.get():
+        yield
+        return
     lock = filelock.FileLock(path, timeout=0)
     try:
         lock.acquire()
@@ -332,15 +377,49 @@ def lock_folder(folder: Path) -> Iterator[None]:
         raise StoreBusyError(f"{folder}: {who} holds the store; try again when it has ended") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot lock the store ({error.strerror}); check its permissions") from None
+    token = _LOCKED.set(_LOCKED.get() | {own})
     try:
         with suppress(OSError):  # a full disk: the lock holds all the same, it only cannot say whose it is
             path.write_text(f"{os.getpid()}\n")
         yield
     finally:
+        _LOCKED.reset(token)
         with suppress(OSError):
             if path.exists():
                 path.write_text("")
         lock.release()
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """The lock of the store at ``path`` over several steps, the first of which may make the store.
+
+    Where none is there at the end, no folder and no lock is left behind.
+    """
+    if (path / MANIFEST_NAME).exists():
+        with lock_folder(path):
+            yield
+        return
+    check_vacant(path)
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    make_folder(path)
+    try:
+        with lock_folder(path):
+            yield
+    finally:
+        if made and not (path / MANIFEST_NAME).exists():
+            with suppress(OSError):
+                (path / LOCK_NAME).unlink(missing_ok=True)
+                for folder in made:
+                    folder.rmdir()
+
+
+def _fault(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except StoreError as error:
+        return str(error)
+    return None
 
 
 def open_store(path: Path) -> Store:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairreplay.causes.differences import MATRIX_TENANTS_MAX, Differences, differences, has_decisions, review
+from fairreplay.causes.differences import MATRIX_TENANTS_MAX, Differences, differences, review
 from fairreplay.causes.overtaking import overtakes
-from fairreplay.causes.review import sources
+from fairreplay.causes.review import has_decisions, sources
 from fairreplay.config.load import parse_config
 from fairreplay.config.model import Config
 from fairreplay.metrics.options import measure_options

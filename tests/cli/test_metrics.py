@@ -83,6 +83,17 @@ def test_the_documented_keys_of_metrics(workplace: Path) -> None:
     assert rows[0]["start"] == "1970-01-01T00:00:00.000000Z"
 
 
+def test_sliding_windows_overlap_and_hold_the_tumbling_ones(workplace: Path) -> None:
+    tumbling = windows(workplace, "vtc_arena/FCFS.all_results_real.jsonl")
+    sliding = windows(workplace, "vtc_arena/FCFS.all_results_real.jsonl", "--hop", "20s")
+    starts = [row["start"] for row in sliding]
+    assert starts == sorted(starts)
+    assert {start[17:19] for start in starts} == {"00", "20", "40"}
+    assert [row for row in sliding if row["start"][17:19] == "00"] == tumbling
+    (workplace / "fr.toml").write_text(SLO + '[window]\nhop = "20s"\n')
+    assert windows(workplace, "vtc_arena/FCFS.all_results_real.jsonl") == sliding
+
+
 def test_episodes_of_the_fcfs_log(workplace: Path) -> None:
     store = workplace / "store"
     run("ingest", DATA / "vtc_arena/FCFS.all_results_real.jsonl", "--store", store, "--quiet")
@@ -113,6 +124,8 @@ def test_episodes_of_the_fcfs_log(workplace: Path) -> None:
         (("--spread", "even"), "--spread 'even'"),
         (("--min-samples", "1", "--strict-samples"), "does not go with"),
         (("--since", "yesterday"), "--since 'yesterday'"),
+        (("--hop", "7s"), "--hop '7s': must be a whole part of the window's size, 60 s"),
+        (("--window", "0", "--hop", "1s"), "--hop '1s'"),
     ],
 )
 def test_a_wrong_option_is_named(workplace: Path, options: tuple[str, ...], says: str) -> None:

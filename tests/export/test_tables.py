@@ -13,11 +13,17 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
+from fairreplay.config.model import Config
 from fairreplay.errors import UsageError
-from fairreplay.export.tables import BLOCK_ROWS, TABLES, WRITERS, export
+from fairreplay.export.results import EPISODE_SCHEMA, Results
+from fairreplay.export.tables import BLOCK_ROWS, TABLES, WRITERS, decision_schema, export
+from fairreplay.metrics.measure import WINDOW_SCHEMA
+from fairreplay.metrics.options import MeasureOptions
+from fairreplay.sandbox.replay import replay
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.store import Store, create_store, open_store
 from fairreplay.trace.schema import COLUMNS, SCHEMA
+from tests.export.conftest import HOSTILE, Place
 
 DATA = Path(__file__).parents[1] / "data"
 FIRST = 1772438400000000
@@ -35,9 +41,9 @@ def stored(tmp_path: Path, *records: dict[str, Any] | str) -> Store:
     return open_store(tmp_path / "store")
 
 
-def exported(store: Store, table: str, kind: str, **period: Any) -> bytes:
+def exported(store: Store, table: str, kind: str, config: Config | None = None, **period: Any) -> bytes:
     stream = io.BytesIO()
-    export(store, table, kind, stream, **period)
+    export(Results(store, config or Config(), MeasureOptions(**period)), table, kind, stream)
     return stream.getvalue()
 
 
@@ -163,7 +169,104 @@ def test_blocks_make_no_difference(tmp_path: Path) -> None:
     ingest([str(tmp_path / "log.parquet")], tmp_path / "store", IngestOptions())
     store = open_store(tmp_path / "store")
     assert set(WRITERS) == {"jsonl", "csv", "parquet"}
-    assert set(TABLES) == {"requests", "rejects"}
+    assert set(TABLES) == {"requests", "rejects", "windows", "tenants", "types", "episodes", "decisions"}
     assert pl.read_ndjson(exported(store, "requests", "jsonl"))["seq"].to_list() == list(range(rows))
     assert pl.read_csv(exported(store, "requests", "csv"))["seq"].to_list() == list(range(rows))
     assert pl.read_parquet(exported(store, "requests", "parquet"))["seq"].to_list() == list(range(rows))
+
+
+def exported_of(place: Place, table: str, kind: str) -> bytes:
+    stream = io.BytesIO()
+    export(place.results, table, kind, stream)
+    return stream.getvalue()
+
+
+def test_decisions_stand_side_by_side(arena: Place) -> None:
+    """Every cell against the store: the log's own rows, and those of each replay."""
+    table = pl.read_parquet(exported_of(arena, "decisions", "parquet"))
+    logged = arena.store.requests().sort("seq")
+    assert table["request_id"].equals(logged["request_id"])
+    for what in ("scheduled_at", "first_token_at", "finished_at", "status", "preemptions"):
+        names = [name for name in table.columns if name.startswith(what)]
+        assert names == [f"{what}_logged", f"{what}_fcfs", f"{what}_vtc"]
+        assert table[f"{what}_logged"].equals(logged[what])
+    for name in arena.store.replay_names():
+        policy = name.rpartition("-")[0]
+        replayed = logged.select("request_id").join(
+            arena.store.replay_requests(name), on="request_id", how="left", maintain_order="left"
+        )
+        for what in ("scheduled_at", "first_token_at", "finished_at", "status", "preemptions"):
+            assert table[f"{what}_{policy}"].equals(replayed[what])
+
+
+def test_a_request_that_a_replay_left_out_has_nulls(tmp_path: Path) -> None:
+    refused = record(1, request_id="refused", status="rejected", prompt_tokens=None, output_tokens=None)
+    store = stored(tmp_path, record(0, request_id="served"), refused)
+    replay(store, Config(), ["fcfs"])
+    served, left_out = rows_of(exported(store, "decisions", "jsonl"))
+    assert (served["status_logged"], served["status_fcfs"], served["preemptions_logged"]) == ("ok", "ok", None)
+    assert (left_out["status_logged"], left_out["status_fcfs"]) == ("rejected", None)
+
+
+def test_decisions_without_any_replay(tmp_path: Path) -> None:
+    (row,) = rows_of(exported(stored(tmp_path, record(0, request_id="r")), "decisions", "jsonl"))
+    assert list(row) == list(decision_schema([]))
+    assert row["arrived_at"] == "2026-03-02T08:00:00.000000Z"
+
+
+def test_windows_are_those_of_metrics(arena: Place) -> None:
+    rows = rows_of(exported_of(arena, "windows", "jsonl"))
+    assert list(dict.fromkeys(row["source"] for row in rows)) == ["logged", "fcfs", "vtc"]
+    for source in arena.results.sources:
+        mine = [row for row in rows if row["source"] == source.name]
+        assert [row["scr"] for row in mine] == source.measured.windows["scr"].to_list()
+        assert [row["failing"] for row in mine] == source.measured.windows["failing"].to_list()
+    cells = list(csv.DictReader(io.StringIO(exported_of(arena, "windows", "csv").decode(), newline="")))
+    assert [json.loads(cell["failing"]) for cell in cells] == [row["failing"] for row in rows]
+    assert pl.read_parquet(exported_of(arena, "windows", "parquet")).schema == pl.Schema(WINDOW_SCHEMA)
+
+
+def test_episodes_have_their_causes(arena: Place) -> None:
+    rows = rows_of(exported_of(arena, "episodes", "jsonl"))
+    assert list(rows[0]) == list(EPISODE_SCHEMA)
+    (logged,) = [row for row in rows if row["source"] == "logged"]
+    (judged,) = arena.results.judged[0].episodes
+    assert (logged["id"], logged["cause"], logged["scr"]) == (judged.id, judged.cause, judged.metrics["scr"])
+    shares = [logged[name] for name in logged if name.startswith("share_") and logged[name] is not None]
+    assert sum(shares) == pytest.approx(1)
+    assert logged["start"] == "1970-01-01T00:02:00.000000Z"
+
+
+def test_empty_results_have_their_columns(tmp_path: Path) -> None:
+    store = create_store(tmp_path / "store")
+    for table, schema in (("windows", WINDOW_SCHEMA), ("episodes", EPISODE_SCHEMA)):
+        assert exported(store, table, "csv") == (",".join(schema) + "\n").encode()
+
+
+@pytest.mark.parametrize("table", ["requests", "decisions", "windows", "tenants", "types", "episodes"])
+def test_hostile_names_stand_literally_and_run_nothing(hostile: Place, table: str) -> None:
+    rows = rows_of(exported_of(hostile, table, "jsonl"))
+    said = {name for row in rows for name in _texts(row)}
+    assert set(HOSTILE) <= said
+    text = exported_of(hostile, table, "csv").decode()
+    for row in csv.reader(io.StringIO(text, newline="")):
+        assert not [cell for cell in row if cell[:1] in ("=", "+", "@", "\t", "\r") and cell not in ("", "-")]
+    parquet = pl.read_parquet(exported_of(hostile, table, "parquet"))
+    assert parquet.height == len(rows)
+
+
+def _texts(row: dict[str, Any]) -> list[str]:
+    found = [value for value in row.values() if isinstance(value, str)]
+    return found + [name for value in row.values() if isinstance(value, list) for name in value]
+
+
+def test_sorting_on_disk_bounds_the_memory(tmp_path: Path) -> None:
+    """A log in no order at all, larger than what a session may hold, comes out in its own order."""
+    rows = 200_000
+    frame = pl.DataFrame({"arrived_at_us": pl.Series(range(FIRST, FIRST + rows)).shuffle(7)})
+    frame = frame.with_columns(prompt_tokens=pl.lit(1), output_tokens=pl.lit(1), session_id=pl.lit("s" * 200))
+    frame.write_parquet(tmp_path / "log.parquet")
+    ingest([str(tmp_path / "log.parquet")], tmp_path / "store", IngestOptions())
+    table = pl.read_parquet(exported(open_store(tmp_path / "store"), "decisions", "parquet"))
+    assert table["seq"].to_list() == list(range(rows))
+    assert table["arrived_at"].to_physical().to_list() == frame["arrived_at_us"].to_list()

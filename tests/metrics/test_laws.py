@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from fairreplay.config.load import parse_config
 from fairreplay.metrics.entitlement import entitlements
-from fairreplay.metrics.measure import Measured, measure
+from fairreplay.metrics.measure import Measured, measure, sliding
 from fairreplay.metrics.options import measure_options
-from fairreplay.metrics.quantiles import nearest_rank, needed
+from fairreplay.metrics.quantiles import medians_below, nearest_rank, needed
+from fairreplay.metrics.scr import ordered_in_cells
 from tests.metrics.test_naive import CONFIG, requests
 from tests.sandbox.frames import canonical
 
@@ -29,6 +30,28 @@ def measured(rows: list[dict[str, Any]], **options: Any) -> Measured:
     config = parse_config(CONFIG, "test")
     given_options = {"window": "10s", "min_samples": 1} | options
     return measure(canonical(rows), config, measure_options(config, **given_options), "logged")
+
+
+@LAW
+@given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1 << 40), st.booleans()), max_size=60))
+def test_medians_without_some_rows_are_numpys_rounded_down(keys: int, rows: list[tuple[int, int, bool]]) -> None:
+    rows = [(key % keys, value, left_out) for key, value, left_out in rows]
+    key, values = (np.array([row[place] for row in rows], np.int64) for place in (0, 1))
+    without = np.array([row[2] for row in rows], np.bool_)
+    cut = len(rows) // 3
+    found = medians_below(*([some[:cut], some[cut:]] for some in (key, values, without)), keys)
+    for of in range(keys):
+        own = values[(key == of) & ~without]
+        assert found[of] == (np.median(own) // 1 if len(own) and without.any() else 0)
+
+
+@LAW
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1000)), max_size=250))
+def test_values_are_sorted_in_their_cells_small_and_large(rows: list[tuple[int, int]]) -> None:
+    cell, value = (np.array([row[place] for row in rows], np.int64) for place in (0, 1))
+    known = np.bincount(cell, minlength=4)
+    ordered = ordered_in_cells(cell, value, np.cumsum(known) - known, known)
+    assert ordered.tolist() == [value for _, value in sorted(rows)]
 
 
 @LAW
@@ -97,6 +120,38 @@ def test_the_order_of_the_rows_does_not_matter(rows: list[dict[str, Any]], rando
         assert ours.sort(keys).select(exact).equals(other.sort(keys).select(exact)), name
         for column in ours.select(pl.selectors.float()).columns:
             assert ours.sort(keys)[column].to_list() == pytest.approx(other.sort(keys)[column].to_list()), column
+
+
+def test_sliding_windows_are_those_of_the_same_log_at_another_time_of_day() -> None:
+    """A window that begins 4 s after a whole ten is what a tumbling one is to a log that ran 4 s earlier."""
+    rows = [
+        {
+            "request_id": str(number), "tenant": "ab"[number % 2], "type": "xy"[number % 3 == 0],
+            "arrived_at": 1_700_000_000 + 1.5 * number, "prompt_tokens": 100 * number, "output_tokens": 9,
+            "scheduled_at": 1_700_000_000 + 2.5 * number, "first_token_at": 1_700_000_000 + 2.75 * number,
+            "finished_at": 1_700_000_000 + 3.25 * number, "status": "ok",
+        }
+        for number in range(30)
+    ]  # fmt: skip
+    config = parse_config(CONFIG, "test")
+    options = measure_options(config, window="10s", min_samples=1)
+    frame = canonical(rows)
+    tumbling = measure(frame, config, options, "logged")
+    targets = (tumbling.slo, tumbling.assumed_slo)
+    found = sliding(frame, config, options, 2_000_000, "logged", targets)
+    assert found.windows["start"].is_sorted()
+    assert not found.windows["start"].is_duplicated().any()
+    for offset in range(0, 10, 2):
+        times = ("arrived_at", "scheduled_at", "first_token_at", "finished_at")
+        earlier = canonical([row | {name: row[name] - offset for name in times} for row in rows])
+        expected = measure(earlier, config, options, "logged", targets)
+        for name in ("windows", "tenants", "types"):
+            table, theirs = getattr(found, name), getattr(expected, name)
+            own = table.filter(pl.col("start").dt.epoch("s") % 10 == offset)
+            moved = theirs.with_columns(
+                pl.col(column).dt.offset_by(f"{offset}s") for column in ("start", "end") if column in theirs.columns
+            )
+            assert own.equals(moved), (name, offset)
 
 
 @MEASURED

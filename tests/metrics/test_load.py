@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from fairreplay.config.load import parse_config
-from fairreplay.metrics import load, measure
+from fairreplay.metrics import measure
 from fairreplay.metrics.options import measure_options
 from tests.metrics.test_real_logs import ARENA, CONFIG, log
 
@@ -20,7 +20,7 @@ def test_a_scan_measures_as_a_frame_does(tmp_path: Path, monkeypatch: pytest.Mon
     frame = frame.with_columns(models)
     config = parse_config(CONFIG, "test")
     frame.write_parquet(tmp_path / "log.parquet", row_group_size=100)
-    monkeypatch.setattr(load, "ROWS_HELD_MAX", held)
+    monkeypatch.setattr(measure, "ROWS_HELD_MAX", held)
     monkeypatch.setattr(measure, "ROWS_MAX", 300)
     scan = pl.scan_parquet(tmp_path / "log.parquet")
     for options in (measure_options(config), measure_options(config, window="7s", spread="decode")):

@@ -17,6 +17,7 @@ from fairreplay.sandbox.compiled.calendar import PLACES_MIN
 from fairreplay.sandbox.compiled.kernel import advance
 from fairreplay.sandbox.compiled.user_rank import compile_rank
 from fairreplay.sandbox.compiled.waiting import Int32s
+from fairreplay.sandbox.distinct import distinct_columns
 from fairreplay.sandbox.engine import (
     NEVER,
     UNFINISHED,
@@ -297,8 +298,7 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
                 workload.priority if by_all else nothing,
             ]
         )
-        first, inverse = np.unique(keys, axis=1, return_inverse=True)
-        number = inverse.reshape(-1).astype(np.int64)
+        first, number = distinct_columns(keys)
     count = first.shape[1]
     counts_apart = spec.name == "user" or (spec.name == "vtc" and spec.floors is not None)
     tenants = len(workload.tenants) if counts_apart else 0

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import llvmlite.ir
-import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+UNNEEDED: Final = ("scipy.linalg.cython_blas", "cffi")
+"""What Numba loads if it is there, all of scipy with it, and the engine has no use for: a fifth of the start-up."""
+
+
+@contextmanager
+def _without(modules: tuple[str, ...]) -> Iterator[None]:
+    """Let ``modules``, where not yet imported, seem not to be installed: that is what None in ``sys.modules`` means."""
+    hidden = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+with _without(UNNEEDED):
+    import numba
+
+    importlib.import_module("numba.np.arraymath")  # else loaded with the first kernel
 
 
 _OPTIONS: Final = {

@@ -1,0 +1,265 @@
+"""The verbs of the command line as functions: they take what its options take, and give Polars frames.
+
+``fairreplay.ingest``, ``fairreplay.replay`` and so on are these; they are imported when first called, so that
+``import fairreplay`` stays cheap. A mistake raises an error of ``fairreplay.errors``, of one line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import polars as pl
+
+from fairreplay.cli.ingest import document, options_of
+from fairreplay.cli.metrics import slid
+from fairreplay.cli.options import DEFAULT_STORE, DEFAULT_T0, cores
+from fairreplay.cli.period import period
+from fairreplay.config.load import load_config
+from fairreplay.export.results import Results
+from fairreplay.export.sql import answer
+from fairreplay.metrics.options import hop_us, measure_options
+from fairreplay.report.gather import report_document
+from fairreplay.report.write import write_report
+from fairreplay.sandbox.plan import baseline_policy
+from fairreplay.sandbox.replay import replay as run_replay
+from fairreplay.store.ingest import ingest as run_ingest
+from fairreplay.store.store import open_store
+
+PathLike = str | os.PathLike[str]
+Instant = str | datetime
+"""ISO 8601 text, UTC if it names no zone; a ``datetime`` likewise."""
+Kind = Literal["windows", "tenants", "types"]
+
+INGEST_SCHEMA: Final[dict[str, pl.DataType]] = {
+    "path": pl.String(),
+    "source": pl.String(),
+    "format": pl.String(),
+    "rows": pl.Int64(),
+    "accepted": pl.Int64(),
+    "rejected": pl.Int64(),
+    "duplicates": pl.Int64(),
+    "skipped": pl.Int64(),
+    "changed": pl.Boolean(),
+    "assumptions": pl.List(pl.String()),
+}
+"""One row per source; ``rows == accepted + rejected + duplicates``."""
+
+REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
+    "name": pl.String(),
+    "policy": pl.String(),
+    "config_hash": pl.String(),
+    "requests": pl.Int64(),
+    "left_out": pl.Int64(),
+    "ok": pl.Int64(),
+    "rejected": pl.Int64(),
+    "preemptions": pl.Int64(),
+    **{f"ttft_{q}_ms": pl.Float64() for q in ("p50", "p90", "p99")},
+    "tokens_per_s": pl.Float64(),
+}
+"""One row per policy, in the order given."""
+
+
+def ingest(
+    sources: PathLike | Sequence[PathLike],
+    store: PathLike = DEFAULT_STORE,
+    *,
+    config: PathLike | None = None,
+    format: str = "auto",  # noqa: A002
+    map: PathLike | None = None,  # noqa: A002
+    tz: str = "UTC",
+    t0: str = DEFAULT_T0,
+    tenant: str | None = None,
+    tenant_from: str | None = None,
+    type: str | None = None,  # noqa: A002
+    model: str | None = None,
+    join: PathLike | None = None,
+    on: str | None = None,
+    on_strip: Sequence[str] = (),
+    since: Instant | None = None,
+    until: Instant | None = None,
+    max_reject_rate: float = 0.01,
+    max_skew: str = "0",
+    pseudonymise: str | None = None,
+    key_file: PathLike | None = None,
+    dry_run: bool = False,
+) -> pl.DataFrame:
+    """Read logs into the store (made if it is not there): ``INGEST_SCHEMA``.
+
+    Raises:
+        UsageError, BadInputError, StoreError, StoreBusyError: as the command; the store is as it was before.
+    """
+    from dataclasses import replace
+
+    names = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    options = options_of(
+        log_format=format,
+        map_file=_path(map),
+        tz=tz,
+        t0=t0,
+        tenant=tenant,
+        tenant_from=tenant_from,
+        type_=type,
+        model=model,
+        join=None if join is None else os.fspath(join),
+        on=on,
+        on_strip=list(on_strip),
+        since=_text(since),
+        until=_text(until),
+        max_reject_rate=max_reject_rate,
+        max_skew=max_skew,
+        pseudonymise=pseudonymise,
+        key_file=_path(key_file),
+        config=_path(config),
+    )
+    summary = run_ingest([os.fspath(name) for name in names], Path(store), replace(options, dry_run=dry_run))
+    rows = document(summary)["sources"]
+    return pl.DataFrame(
+        [{name: row[name] for name in INGEST_SCHEMA} for row in rows], schema=INGEST_SCHEMA, orient="row"
+    )
+
+
+def replay(
+    policies: str | Sequence[str] = (),
+    store: PathLike = DEFAULT_STORE,
+    *,
+    config: PathLike | None = None,
+    since: Instant | None = None,
+    until: Instant | None = None,
+    jobs: int | None = None,
+) -> pl.DataFrame:
+    """Run the period's requests through the sandbox under each policy and keep the outcome in the store.
+
+    Args:
+        policies: names, or ``path/file.py:function`` of your own; none is ``[cluster] policy``.
+        jobs: threads; all cores without it. Results do not depend on it.
+
+    Returns:
+        ``REPLAY_SCHEMA``. What became of each request: ``sql("FROM replay_vtc")``.
+    """
+    settings = load_config(_path(config))
+    begin, end = period(_text(since), _text(until))
+    wanted = [policies] if isinstance(policies, str) else list(policies)
+    made = run_replay(
+        open_store(Path(store)), settings, wanted or [baseline_policy(settings)], begin, end, jobs=jobs or cores()
+    )
+    rows = [
+        {name: getattr(one, name, None) for name in REPLAY_SCHEMA}
+        | {f"ttft_{q}_ms": value for q, value in one.ttft_ms.items()}
+        for one in made
+    ]
+    return pl.DataFrame(rows, schema=REPLAY_SCHEMA, orient="row")
+
+
+def metrics(
+    store: PathLike = DEFAULT_STORE,
+    *,
+    by: Kind = "windows",
+    config: PathLike | None = None,
+    since: Instant | None = None,
+    until: Instant | None = None,
+    window: str | None = None,
+    hop: str | None = None,
+    min_samples: int | None = None,
+    strict_samples: bool = False,
+    refusals: str = "miss",
+    spread: str = "phases",
+) -> pl.DataFrame:
+    """SCR, JFI and type fairness of the log and of every replay, a row per window, model and ``source``.
+
+    ``by="tenants"`` and ``by="types"`` give a row for each of them in a window; with ``hop`` windows overlap.
+    """
+    found = _results(store, config, since, until, window, min_samples, strict_samples, refusals, spread)
+    distance = hop or found.config.window.hop
+    if not distance:
+        return found.measured(by)
+    length = hop_us(distance, "--hop" if hop else "window.hop", found.options.window_us)
+    return found.measured(by, [slid(source, found.config, found.options, length) for source in found.sources])
+
+
+def episodes(
+    store: PathLike = DEFAULT_STORE,
+    *,
+    config: PathLike | None = None,
+    since: Instant | None = None,
+    until: Instant | None = None,
+    window: str | None = None,
+    min_samples: int | None = None,
+    strict_samples: bool = False,
+    refusals: str = "miss",
+    spread: str = "phases",
+    jobs: int = 1,
+) -> pl.DataFrame:
+    """Every degraded moment, merged into episodes: those of production with causes and shares, then the replays'."""
+    found = _results(store, config, since, until, window, min_samples, strict_samples, refusals, spread, jobs)
+    return found.episodes()
+
+
+def report(
+    output: PathLike = "reports/report.html",
+    store: PathLike = DEFAULT_STORE,
+    *,
+    config: PathLike | None = None,
+    since: Instant | None = None,
+    until: Instant | None = None,
+    window: str | None = None,
+    min_samples: int | None = None,
+    strict_samples: bool = False,
+    refusals: str = "miss",
+    spread: str = "phases",
+) -> Path:
+    """Write the page and ``report.json`` beside it; where the page is. A folder takes ``report.html``."""
+    found = _results(store, config, since, until, window, min_samples, strict_samples, refusals, spread)
+    return write_report(report_document(found.store, found.config, found.asked), Path(output)).html
+
+
+def sql(
+    query: str,
+    store: PathLike = DEFAULT_STORE,
+    *,
+    config: PathLike | None = None,
+    since: Instant | None = None,
+    until: Instant | None = None,
+    window: str | None = None,
+    min_samples: int | None = None,
+    strict_samples: bool = False,
+    refusals: str = "miss",
+    spread: str = "phases",
+    jobs: int = 1,
+) -> pl.DataFrame:
+    """The answer to one ``SELECT`` over requests, rejects, windows, tenants, types, episodes and replays.
+
+    The options of a measurement hold for what is measured; ``requests`` is all that is stored.
+    """
+    found = _results(store, config, since, until, window, min_samples, strict_samples, refusals, spread, jobs)
+    with answer(found, query) as answered:
+        return pl.concat([pl.DataFrame(schema=answered.schema), *answered.frames])
+
+
+def _results(
+    store: PathLike,
+    config: PathLike | None,
+    since: Instant | None,
+    until: Instant | None,
+    window: str | None,
+    min_samples: int | None,
+    strict_samples: bool,
+    refusals: str,
+    spread: str,
+    jobs: int = 1,
+) -> Results:
+    begin, end = period(_text(since), _text(until))
+    settings = load_config(_path(config))
+    options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
+    return Results(open_store(Path(store)), settings, options, jobs)
+
+
+def _path(path: PathLike | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _text(instant: Instant | None) -> str | None:
+    return instant.isoformat() if isinstance(instant, datetime) else instant
