@@ -26,6 +26,7 @@ STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
 COPY_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 1 << 20
+REASON_SHOWN: Final = 240
 GCS_PATIENCE: Final = timedelta(seconds=15)
 """The library itself tries for 15 minutes, also where nothing can be reached at all."""
 _COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
@@ -214,6 +215,8 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 def _unreachable(name: str, error: Exception) -> BadInputError:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
+    if len(reason) > REASON_SHOWN:
+        reason = reason[:REASON_SHOWN] + "…"
     return BadInputError(f"{name}: cannot be read ({reason}); check the name, the credentials and the network")
 
 
