@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -199,6 +200,16 @@ class Gateway:
     names_tenants: bool
     """Some record of it says its tenant."""
 
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Key -> its row in ``facts``."""
+        return {key: place for place, key in enumerate(self.entries)}
+
+    @cached_property
+    def facts(self) -> pl.DataFrame:
+        """What it knows, a row an entry: the columns of ``FILLS``, and whether the key is ambiguous."""
+        return _facts(self.entries.values())
+
     def without(self, matched: set[str]) -> Iterator[Refused]:
         """The refused records whose key no engine's log has, in file order."""
         left = (item for key, items in self.refused.items() if key not in matched for item in items)
@@ -264,8 +275,7 @@ class Join:
         if log_format.whole is not None or (log_format.prepare is not None and log_format.by_columns is None):
             return None
         first = log_format.by_columns
-        places = {key: place for place, key in enumerate(self.gateway.entries)}
-        facts = _facts(self.gateway.entries.values())
+        places, facts = self.gateway.places, self.gateway.facts
 
         def prepare(block: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
             frame, odd = first.prepare(block) if first else (block, None)
