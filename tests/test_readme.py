@@ -6,17 +6,22 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fairreplay.cli.evaluate import rates, summary
+from fairreplay.cli.fail_on import FAILED
 from fairreplay.cli.verify import DIFFERENT
-from fairreplay.config.load import parse_config
+from fairreplay.config.load import load_config, parse_config
 from fairreplay.errors import BadInputError, FairReplayError, StoreBusyError, StoreError, UsageError
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.user import HEAD_FIELDS
 from fairreplay.trace.formats import FORMATS
+from tests.cli.logs import fairreplay
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -49,10 +54,29 @@ def test_the_commands_of_the_readme_run_and_end_in_a_report(tmp_path: Path) -> N
     assert [source["name"] for source in document["sources"]] == ["logged", "fcfs", "vtc"]
 
 
+@pytest.mark.parametrize(
+    ("log", "tenants"),
+    [("formats/litellm/spend_logs.json", 7), ("vllm_requests/RTXPRO6000_Llama-3.1-8B.requests.jsonl", 1)],
+)
+def test_a_newcomer_ends_with_a_report(tmp_path: Path, log: str, tenants: int) -> None:
+    """The second block, with the log of a LiteLLM proxy and of a vLLM engine."""
+    block = README.split("on a LiteLLM and a vLLM log -->\n```sh\n")[1].split("```")[0]
+    shutil.copy(ROOT / "tests" / "data" / log, tmp_path / "your.log")
+    for command in block.strip().splitlines():
+        done = fairreplay(*shlex.split(command)[1:], cwd=tmp_path)
+        assert done.returncode == 0, (command, done.stderr)
+    assert "Verdict" in (tmp_path / "reports" / "report.html").read_text(encoding="utf-8")
+    document = json.loads((tmp_path / "reports" / "report.json").read_text())
+    assert {"logged", "fcfs"} <= {source["name"] for source in document["sources"]}
+    assert document["period"]["tenants"] == tenants
+    assert len(load_config(tmp_path / "fairreplay.toml").tenants) == tenants
+    assert "is best by" in done.stdout or "All are equal" in done.stdout
+
+
 def test_every_command_is_in_the_readme() -> None:
     commands = {cell.split()[0] for cell in first_cells(section("With your own log"))}
     files = {path.stem for path in (ROOT / "fairreplay" / "cli").glob("*.py")}
-    assert commands == files - {"__init__", "app", "console", "options", "period"}
+    assert commands == files - {"__init__", "app", "console", "options", "period", "fail_on"}
 
 
 def test_every_field_of_a_head_is_in_the_readme() -> None:
@@ -83,7 +107,7 @@ def test_the_confusion_matrix_of_the_readme_is_that_of_the_stored_figures() -> N
 def test_the_exit_codes_of_the_readme() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), flags=re.MULTILINE)}
     errors = (UsageError, BadInputError, StoreError, FairReplayError, StoreBusyError)
-    assert listed == {0, DIFFERENT, 130} | {error.exit_code for error in errors}
+    assert listed == {0, DIFFERENT, FAILED, 130} | {error.exit_code for error in errors}
 
 
 def test_every_option_of_ingest_is_in_the_readme() -> None:

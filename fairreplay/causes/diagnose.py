@@ -49,6 +49,8 @@ from fairreplay.sandbox.plan import with_known_policies
 
 REPRODUCED_MIN: Final = 0.5
 REPRODUCED_MAX: Final = 2.0
+EVERY_FIX_ROWS_MAX: Final = 100_000
+"""A load of no more requests is replayed whole with every fix, a larger one with the best fix of each cause."""
 SIMULATED_BASELINE: Final = "simulated baseline"
 
 
@@ -63,6 +65,7 @@ def diagnose(
     load: pl.DataFrame | None = None,
     jobs: int = 1,
     recommend: bool = True,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Verdict]:
     """The verdict on each episode, in the order given.
 
@@ -73,6 +76,7 @@ def diagnose(
         measured: of ``logged`` under ``options``; measured anew if not given. ``slo`` likewise.
         load: the requests as they arrived, where ``logged`` is itself a replay (a log of arrivals only).
         jobs: threads for the replays; results do not depend on it.
+        progress: called after each verdict with their number and how many there will be.
         recommend: also measure fixes, on the episodes and on the whole period (what takes longest).
     """
     if not episodes:
@@ -96,7 +100,12 @@ def diagnose(
         unknown_policies=tuple(unknown),
         jobs=max(1, jobs),
     )
-    return [_verdict(case, episode, recommend) for episode in episodes]
+    verdicts = []
+    for episode in episodes:
+        verdicts.append(_verdict(case, episode, recommend))
+        if progress is not None:
+            progress(len(verdicts), len(episodes))
+    return verdicts
 
 
 def with_verdicts(episodes: Sequence[Episode], verdicts: Sequence[Verdict]) -> list[Episode]:
@@ -473,6 +482,7 @@ def _recommended(
         court.replays[frozenset()],
         list(verdict.by_metric),
         lambda interventions: _over_period(case, episode.model, interventions),
+        all_over_period=len(case.load) <= EVERY_FIX_ROWS_MAX,
     )
 
 

@@ -118,13 +118,10 @@ def review(sources: Sequence[Source], options: MeasureOptions) -> list[Differenc
     Where the log holds no decisions (arrivals only), the baseline replay stands for production and is not compared
     with itself; without a baseline there is nothing to compare.
     """
-    logged = sources[0]
-    production, simulated = logged, not has_decisions(logged.outcome)
-    if simulated:
-        baseline = next((source for source in sources if source.is_baseline), None)
-        if baseline is None:
-            return []
-        production = baseline
+    against = compared_with(sources)
+    if against is None:
+        return []
+    production, simulated = against
     return [
         differences(
             inside(production.outcome, options),
@@ -137,6 +134,15 @@ def review(sources: Sequence[Source], options: MeasureOptions) -> list[Differenc
         for source in sources[1:]
         if source.name != production.name
     ]
+
+
+def compared_with(sources: Sequence[Source]) -> tuple[Source, bool] | None:
+    """What stands for production in ``review``, and whether that is the baseline replay; null without either."""
+    logged = sources[0]
+    if has_decisions(logged.outcome):
+        return logged, False
+    baseline = next((source for source in sources if source.is_baseline), None)
+    return None if baseline is None else (baseline, True)
 
 
 def of_episode(sources: Sequence[Source], options: MeasureOptions, episode: Episode) -> list[Differences]:

@@ -57,6 +57,7 @@ def recommendations(
     baseline: Judged,
     hit: Sequence[str],
     period: Callable[[Sequence[Intervention]], Judged | None],
+    all_over_period: bool = False,
 ) -> tuple[Recommendation, ...]:
     """Fixes for ``causes``, the best of each cause first; then the other listed changes, reverted.
 
@@ -66,7 +67,9 @@ def recommendations(
         causes: cause -> metrics of which it is the primary one (none: of the whole alone), the whole's first.
         base: what the baseline replay holds besides the config (a calibration, an inferred change).
         hit: metrics whose deficits count.
-        period: replays the whole period with some interventions; () is its baseline. The first fix is tried on it.
+        period: replays the whole period with some interventions; () is its baseline. The best fix of each cause is
+            tried on it.
+        all_over_period: try every fix of a cause on it.
     """
     fixes = [fix for cause in causes if cause in FIXES for fix in FIXES[cause](evidence)]
     fixes += reverts(evidence, causes)
@@ -81,9 +84,14 @@ def recommendations(
             measured.append((made, fix))
     order = {cause: number for number, cause in enumerate(causes)}
     measured.sort(key=lambda one: (order.get(one[0].cause or "", len(order)), -one[0].removed))
-    if measured and measured[0][0].cause in order and measured[0][0].removed > 0:
-        measured[0] = (_over_period(*measured[0], period), measured[0][1])
-    return tuple(one for one, _ in measured)
+    tried: set[str] = set()
+    found = []
+    for made, fix in measured:
+        if made.cause in order and made.removed > 0 and (all_over_period or made.cause not in tried):
+            tried.add(made.cause or "")
+            made = _over_period(made, fix, period)
+        found.append(made)
+    return tuple(found)
 
 
 def _measured(

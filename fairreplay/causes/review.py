@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -15,7 +15,7 @@ from fairreplay.causes.low_demand import low_demand_episodes
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, measure, slos_of
 from fairreplay.metrics.options import MeasureOptions
-from fairreplay.sandbox.plan import baseline_policy
+from fairreplay.sandbox.plan import baseline_policy, choose, policy_name
 from fairreplay.sandbox.replay import find_replays
 from fairreplay.store.outcomes import LOGGED, outcome
 from fairreplay.store.store import Store
@@ -56,7 +56,24 @@ def period_of(store: Store, options: MeasureOptions) -> MeasureOptions:
     return options if begin <= min(first for first, _ in arrivals) else replace(options, since=begin)
 
 
-def sources(store: Store, config: Config, options: MeasureOptions) -> list[Source]:
+def configured(config: Config, policies: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a review replays: the baseline, each ``[policies.NAME]`` of the config, and ``policies``, each once.
+
+    A table of a user's own ranking only sets its costs: which file it is says ``policies``.
+
+    Raises:
+        UsageError: one is unknown; the nearest is named.
+    """
+    tables = [name for name in config.policies if ":" not in name]
+    chosen = {policy_name(choose(name)): name for name in (baseline_policy(config), *tables, *policies)}
+    return tuple(chosen.values())
+
+
+Progress = Callable[[int, int], None]
+"""(done, of how many): sources measured, or episodes explained."""
+
+
+def sources(store: Store, config: Config, options: MeasureOptions, progress: Progress | None = None) -> list[Source]:
     """The log first, then the baseline replay, then the other policies by name.
 
     A replay belongs if it was made from this store's content with this config, over the measured period or over all
@@ -87,6 +104,8 @@ def sources(store: Store, config: Config, options: MeasureOptions) -> list[Sourc
                 episodes=tuple(episodes(measured, rows)),
             )
         )
+        if progress is not None:
+            progress(len(made), len(outcomes))
     return made
 
 
@@ -125,6 +144,7 @@ def explained(
     only: str | None = None,
     jobs: int = 1,
     recommend: bool = True,
+    progress: Progress | None = None,
 ) -> list[Source]:
     """``found`` with a verdict on each episode of ``production(found)``, and its episodes of low demand added.
 
@@ -132,6 +152,7 @@ def explained(
         only: the id of the one episode that gets a verdict.
         jobs: threads for the replays; results do not depend on it.
         recommend: also measure fixes.
+        progress: called after each verdict.
     """
     logged, judged = found[0], production(found)
     quiet, raw_only = low_demand_episodes(judged.measured, judged.outcome)
@@ -146,6 +167,7 @@ def explained(
         load=None if judged is logged else logged.outcome,
         jobs=jobs,
         recommend=recommend,
+        progress=progress,
     )
     filled = {one.id: one for one in with_verdicts(wanted, verdicts)}
     done = replace(judged, episodes=tuple(filled.get(one.id, one) for one in every), raw_only_windows=raw_only)

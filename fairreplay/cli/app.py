@@ -11,6 +11,7 @@ import typer
 from fairreplay import __version__
 from fairreplay.cli import (
     calibrate,
+    check,
     compare,
     demo,
     episodes,
@@ -18,10 +19,12 @@ from fairreplay.cli import (
     explain,
     export,
     ingest,
+    init,
     metrics,
     replay,
     report,
     review,
+    schedule,
     sql,
     synth,
     verify,
@@ -68,6 +71,9 @@ COMMANDS = (
     sql,
     calibrate,
     verify,
+    init,
+    check,
+    schedule,
     synth,
     evaluate,
     demo,
@@ -94,18 +100,29 @@ def main() -> None:
             raise
         _fail(str(error), error.exit_code)
     except SystemExit as end:
-        if end.code != INTERRUPTED:
-            raise
-        _fail("interrupted; what was complete before is kept", INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe went away: nothing left to say
-        sys.exit(0)
+        _settle(end)
     except Exception as error:  # the last resort turns a bug into one line and exit 70
         if debug:
             raise
         _fail(f"internal error: {type(error).__name__}: {error} (run again with --debug and report it)", 70)
     finally:
         gc.freeze()  # what a command leaves behind is not searched for garbage at the exit, which takes half a second
+
+
+def _settle(end: SystemExit) -> None:
+    """Pass on how a command ended. A reader that went away (``| head``) has seen enough: no error."""
+    from fairreplay.cli.console import discard_output
+
+    if end.code == INTERRUPTED:
+        _fail("interrupted; what was complete before is kept", INTERRUPTED)
+    if isinstance(end.__context__, BrokenPipeError):
+        discard_output()
+        sys.exit(0)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+    raise end
 
 
 def _fail(message: str, exit_code: int) -> None:

@@ -5,6 +5,7 @@ Names from a log are hostile: nothing from data is ever read as markup, and cont
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import unicodedata
@@ -109,14 +110,33 @@ def note(text: str, *, quiet: bool = False) -> None:
 def _write(stream: object, text: str) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     safe = text.encode(encoding, errors="replace").decode(encoding)
-    stream.write(safe + "\n")  # type: ignore[attr-defined]
+    with _for_a_reader():
+        stream.write(safe + "\n")  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _for_a_reader() -> Iterator[None]:
+    """Whoever read from the pipe may have seen enough (``| head``): then the rest goes nowhere, and no code changes."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """From here on stdout leads nowhere, also what is still to be flushed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def out_json(document: object) -> None:
     """One JSON document on stdout, keys in their order, NaN refused."""
     import orjson
 
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+    content = orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
+    with _for_a_reader():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)  # JSON is UTF-8, whatever the terminal's encoding
+        sys.stdout.buffer.flush()
 
 
 PROGRESS_AFTER_S = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairreplay.cli.console import out, out_json, printable, table
+from fairreplay.cli.console import out, out_json, printable, progress, table
 from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_source
 from fairreplay.cli.options import (
     DEFAULT_STORE,
@@ -57,7 +57,11 @@ def episodes(
     note_compilation(quiet=quiet)
     opened = open_store(store)
     options = period_of(opened, options)
-    judged = explained(sources(opened, settings, options), settings, options, jobs=jobs)
+    hush = quiet or json
+    with progress("metrics", "sources", quiet=hush) as told:
+        measured = sources(opened, settings, options, told)
+    with progress("episodes", "episodes", quiet=hush) as told:
+        judged = explained(measured, settings, options, jobs=jobs, progress=told)
     found = [episode for source in judged for episode in source.episodes]
     if json:
         out_json({"episodes": [document(episode) for episode in found]})

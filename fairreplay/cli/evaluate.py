@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, table
+from fairreplay.cli.console import note, out, out_json, progress, table
 from fairreplay.cli.options import JsonOption, QuietOption
 
 SHORT = {
@@ -43,11 +43,15 @@ def evaluate(
     from fairreplay.planning.evaluate import evaluate as run
     from fairreplay.planning.evaluate import figures
 
-    def progress(done: int) -> None:
-        if done % 10 == 0 or done == incidents:
-            note(f"{done} of {incidents} incidents", quiet=quiet)
+    with progress("evaluate", "incidents", quiet=quiet or json) as told:
 
-    answers = run(seed, incidents, sandbox_error, jobs, progress)
+        def on_incident(done: int) -> None:
+            if told is not None:
+                told(done, incidents)
+            elif done % 10 == 0 or done == incidents:
+                note(f"{done} of {incidents} incidents", quiet=quiet)
+
+        answers = run(seed, incidents, sandbox_error, jobs, on_incident)
     found = figures(answers)
     if json:
         out_json(

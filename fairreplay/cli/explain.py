@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, printable, table
+from fairreplay.cli.console import note, out, out_json, printable, progress, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fairreplay.causes.differences import Differences
     from fairreplay.causes.episodes import Episode
     from fairreplay.causes.verdict import Recommendation, Verdict
+    from fairreplay.report.schema import EpisodeRow
 
 SHORT = {
     "preemption_thrash": "thrash",
@@ -78,14 +79,19 @@ def explain(
     note_compilation(quiet=quiet)
     opened = open_store(store)
     options = period_of(opened, options)
-    found = sources(opened, settings, options)
+    with progress("metrics", "sources", quiet=quiet or json) as on_source:
+        found = sources(opened, settings, options, on_source)
     found = explained(found, settings, options, only="", recommend=False)  # names those of low demand too
     wanted = pick(production(found).episodes, episode)
     judged = production(explained(found, settings, options, only=wanted.id, jobs=jobs))
     told = next(one for one in judged.episodes if one.id == wanted.id)
     differ = of_episode(found, options, told)
     if output is not None:
-        written = write_ticket(told, output)
+        from fairreplay.report.differences import of_episodes
+        from fairreplay.report.document import row_of
+
+        decided = of_episodes(found, options, [told])[told.id]
+        written = write_ticket(row_of(told, judged.measured, decided), output)
         note(f"written: {written}", quiet=quiet or json)
     if json:
         verdict = told.verdict
@@ -120,20 +126,20 @@ def pick(episodes: Sequence[Episode], name: str) -> Episode:
     raise UsageError(f"episode {name!r} is unknown; {nearest(name, [one.id for one in episodes])}")
 
 
-def write_ticket(episode: Episode, output: Path) -> Path:
+def write_ticket(episode: EpisodeRow, output: Path) -> Path:
     """Write the Markdown file; returns where it is.
 
     Raises:
         UsageError: the place cannot be written to.
     """
     from fairreplay.errors import UsageError
-    from fairreplay.report.ticket import episode_markdown
+    from fairreplay.report.ticket import ticket, ticket_name
     from fairreplay.store.files import replace_bytes
 
-    path = output if output.suffix.lower() == ".md" else output / f"episode-{episode.id}.md"
+    path = output if output.suffix.lower() == ".md" else output / ticket_name(episode["id"])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_bytes(path, episode_markdown(episode).encode())
+        replace_bytes(path, ticket(episode).encode())
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror}); choose another -o") from None
     return path

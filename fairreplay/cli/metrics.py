@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, table
+from fairreplay.cli.console import note, out, out_json, progress, table
 from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_source
 from fairreplay.cli.options import (
     DEFAULT_STORE,
@@ -66,7 +66,8 @@ def metrics(
     distance = hop or settings.window.hop
     hop_length = hop_us(distance, "--hop" if hop else "window.hop", options.window_us) if distance else None
     opened = open_store(store)
-    found = sources(opened, settings, options)
+    with progress("metrics", "sources", quiet=quiet or json) as told:
+        found = sources(opened, settings, options, told)
     shown = (
         found
         if hop_length is None

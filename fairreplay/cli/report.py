@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import out, out_json, table
+from fairreplay.cli.console import note, out, out_json, progress, table
 from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_document
 from fairreplay.cli.options import (
     DEFAULT_STORE,
@@ -26,6 +26,7 @@ from fairreplay.cli.options import (
 from fairreplay.cli.period import period
 
 if TYPE_CHECKING:
+    from fairreplay.report.redaction import Redaction
     from fairreplay.report.schema import Document, EpisodeRow, GroupVerdict
     from fairreplay.report.write import Written
 
@@ -44,15 +45,33 @@ def report(
     refusals: RefusalsOption = "miss",
     spread: SpreadOption = "phases",
     fail_on: FailOnOption = None,
+    previous: Annotated[
+        Path | None, typer.Option("--previous", help="report.json of an earlier report: tell what changed since.")
+    ] = None,
+    redact: Annotated[
+        str | None,
+        typer.Option("--redact", metavar="tenant", help="For outside readers: tenants stand under keyed pseudonyms."),
+    ] = None,
+    redact_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--redact-key",
+            help="Key of --redact, made (0600) where there is none [default: redact.key in ~/.config/fairreplay].",
+        ),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     config: ConfigOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write the verdict on the period, its episodes and the policies beside each other as one HTML file."""
+    """Write the verdict on the period, its episodes and the policies beside each other as one HTML file.
+
+    Beside it go report.json, with every number of it, and a Markdown file for each episode that pastes into a ticket.
+    """
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import measure_options
     from fairreplay.report.gather import report_document
+    from fairreplay.report.previous import load_previous
     from fairreplay.report.write import write_report
     from fairreplay.store.store import open_store
 
@@ -69,13 +88,75 @@ def report(
         since=begin,
         until=end,
     )
-    document = report_document(open_store(store), settings, options)
+    earlier = None if previous is None else load_previous(previous)
+    redaction = _redaction(redact, redact_key, quiet=quiet or json)
+    with progress("report", "episodes", quiet=quiet or json) as told:
+        document = report_document(
+            open_store(store), settings, options, previous=earlier, redaction=redaction, progress=told
+        )
     written = write_report(document, output)
     if json:
         out_json(summary(document, written))
     elif not quiet:
         out(summary_text(document, written))
     fail_at(fail_on, worst_of_document(document))
+
+
+def _redaction(what: str | None, key_file: Path | None, *, quiet: bool) -> Redaction | None:
+    """The pseudonyms of ``--redact``; makes their key where there is none, readable by its owner only.
+
+    Raises:
+        UsageError: an option without the other, or a key that cannot be read, made or used.
+    """
+    from fairreplay.errors import UsageError
+
+    if what is None:
+        if key_file is not None:
+            raise UsageError("--redact-key is the key of --redact tenant; give both")
+        return None
+    if what != "tenant":
+        raise UsageError(f"--redact {what}: only 'tenant' can stand under pseudonyms")
+    from fairreplay.report.redaction import Redaction
+    from fairreplay.trace.pseudonyms import KEY_BYTES_MAX, KEY_BYTES_MIN, Pseudonyms
+
+    path = key_file or _default_key()
+    try:
+        key = path.read_bytes().strip()
+    except FileNotFoundError:
+        key = _new_key(path)
+        note(f"redact   new key in {path}; keep it apart from the report: it tells who is who", quiet=quiet)
+    except OSError as error:
+        raise UsageError(f"--redact-key {path}: cannot be read ({error.strerror}); choose another file") from None
+    if not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
+        raise UsageError(
+            f"--redact-key {path}: {len(key)} bytes, not {KEY_BYTES_MIN} to {KEY_BYTES_MAX}; "
+            "name a file that is not there yet, and a key is made"
+        )
+    return Redaction(Pseudonyms(key))
+
+
+def _default_key() -> Path:
+    import os
+
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "fairreplay" / "redact.key"
+
+
+def _new_key(path: Path) -> bytes:
+    import os
+    import secrets
+
+    from fairreplay.errors import UsageError
+
+    key = secrets.token_hex(32).encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key + b"\n")
+    except OSError as error:
+        raise UsageError(f"--redact-key {path}: cannot be made ({error.strerror}); choose another file") from None
+    return key
 
 
 def summary(document: Document, written: Written) -> dict[str, Any]:
@@ -86,12 +167,16 @@ def summary(document: Document, written: Written) -> dict[str, Any]:
         "schema_version": document["schema_version"],
         "verdict": document["verdict"],
         "episodes": len(document["episodes"]),
+        "tickets": [str(path) for path in written.tickets],
+        "previous": document["previous"],
     }
 
 
 def summary_text(document: Document, written: Written) -> str:
     """Verdict, three figures, episodes worst first, the path last; at most 100 columns."""
     parts = [document["verdict"]["sentence"]]
+    if document["previous"] is not None:
+        parts.append(f"Since the previous report: {document['previous']['sentence']}")
     parts += [table(_FIGURES, _figure_rows(document["verdict"]["groups"]))] if document["verdict"]["groups"] else []
     shown = document["episodes"][:EPISODES_SHOWN]
     if shown:

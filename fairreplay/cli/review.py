@@ -105,11 +105,12 @@ def review(
     The same command again gives the same bytes. Killed half-way it leaves the last good report, and the next run goes
     on; while another run holds the store it ends with 75.
     """
+    from fairreplay.causes.review import configured
     from fairreplay.cli.replay import note_compilation
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import measure_options
-    from fairreplay.report.review import configured, waiting
     from fairreplay.report.review import review as run
+    from fairreplay.report.review import waiting
 
     check_level(fail_on)
     _check_folder(output)

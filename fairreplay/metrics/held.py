@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -18,29 +20,39 @@ NAMES: Final = ("model", "tenant", "type")
 
 
 class Held:
-    """See ``load.Load``. A scan is read once; what is held are some 100 bytes a row."""
+    """See ``load.Load``. A scan is read once; what is held are some 100 bytes a row, in the chunks it was read in."""
 
     def __init__(self, rows: pl.DataFrame | pl.LazyFrame) -> None:
         numbers, names = _numbered(rows)
-        self._nulls = {name: int((numbers[name].to_numpy() == UNKNOWN).sum()) for name in MAY_BE_UNKNOWN}
-        self._rows: dict[str | None, Columns] = {}
+        self._nulls = dict.fromkeys(MAY_BE_UNKNOWN, 0)
+        self._rows: dict[str | None, list[Columns]] = {}
         found = [self._group(frame, names) for frame in _by_model(numbers)]
         self.groups = tuple(sorted(found, key=lambda group: (group.model is not None, group.model or "")))
 
     def parts(self, group: Group, whole: Grid, windows_max: int) -> Iterator[tuple[Sequence[Columns], Grid]]:
-        rows = self._rows[group.model]
-        lasting, until = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-        times = (rows.arrived, rows.scheduled, rows.first_token, rows.finished)
-        found = outlasting_compiled(*times, rows.status, whole.start_us, whole.size_us * windows_max, lasting, until)
-        lasting, until = lasting[:found].copy(), until[:found].copy()
+        chunks = self._rows[group.model]
+        lasting = [_outlasting(chunk, whole, windows_max) for chunk in chunks]
+        before: list[Columns] = []
+        """Rows of earlier parts that may last until this one."""
         for part in whole.parts(windows_max):
-            first, end = (int(place) for place in np.searchsorted(rows.arrived, [part.start_us, part.end_us]))
-            before = lasting[(lasting < first) & (until >= part.start_us)]
-            yield (rows.take(before), rows.slice(first, end)), part
+            inside, still = [], [rows for some in before if len(rows := some.take(some.lasts_until(part.start_us)))]
+            before = []
+            for chunk, some in zip(chunks, lasting, strict=True):
+                first, end = _between(chunk, part.start_us, part.end_us)
+                if end > first:
+                    inside.append(chunk.slice(first, end))
+                first, end = _between(some, part.start_us, part.end_us)
+                if end > first:
+                    before.append(some.slice(first, end))
+            if part.start_us == whole.start_us:
+                ends = [_between(some, part.start_us, part.end_us)[0] for some in lasting]
+                still = [some.slice(0, end) for some, end in zip(lasting, ends, strict=True) if end]
+            before = [*still, *before]
+            yield (*still, *inside), part
 
     def waits(self) -> tuple[Ints, Ints]:
         found = [np.zeros((2, 0), np.int64)]
-        for rows in self._rows.values():
+        for rows in itertools.chain.from_iterable(self._rows.values()):
             known = rows.first_token != UNKNOWN
             arrived = rows.arrived[known]
             found.append(np.stack([arrived, rows.first_token[known] - arrived]))
@@ -60,31 +72,55 @@ class Held:
         model = names["model"][frame["model"][0]]
         tenants, tenant_places = _present(frame["tenant"], names["tenant"])
         types, type_places = _present(frame["type"], names["type"])
-        places = {"tenant": tenant_places, "type": type_places}
-        rows = Columns(
-            *(places[name][frame[name].to_numpy()] if name in places else frame[name].to_numpy() for name in NEEDED)
-        )
-        self._rows[model] = rows
-        # A refused request generated 0 tokens; what it asked for is best guessed from what its tenant usually gets.
-        refused = rows.status == REJECTED
-        usual = [
-            medians_below(rows.tenant, sizes, unknown, len(tenants))
-            for sizes, unknown in (
-                (rows.prompt, rows.prompt == UNKNOWN),
-                (rows.output, (rows.output == UNKNOWN) | refused),
-            )
+        chunks = [
+            replace(chunk, tenant=tenant_places[chunk.tenant], type=type_places[chunk.type]) for chunk in _chunks(frame)
         ]
+        self._rows[model] = chunks
+        unknown_sizes, refused = [], []
+        for chunk in chunks:
+            for name in MAY_BE_UNKNOWN:
+                self._nulls[name] += int((chunk.named(name) == UNKNOWN).sum())
+            unknown_sizes.append(chunk.prompt == UNKNOWN)
+            # A refused request generated 0 tokens; what it asked for is best guessed from what its tenant usually gets.
+            refused.append((chunk.output == UNKNOWN) | (chunk.status == REJECTED))
+        keys = [chunk.tenant for chunk in chunks]
         return Group(
             model=model,
             tenants=tenants,
             types=types,
-            rows=len(rows),
-            first_us=int(rows.arrived[0]),
-            last_us=int(rows.arrived[-1]),
-            end_us=max(int(times.max()) for times in (rows.arrived, rows.scheduled, rows.first_token, rows.finished)),
-            usual_prompt=usual[0],
-            usual_output=usual[1],
+            rows=len(frame),
+            first_us=int(chunks[0].arrived[0]),
+            last_us=int(chunks[-1].arrived[-1]),
+            end_us=max(
+                int(times.max())
+                for chunk in chunks
+                for times in (chunk.arrived, chunk.scheduled, chunk.first_token, chunk.finished)
+            ),
+            usual_prompt=medians_below(keys, [chunk.prompt for chunk in chunks], unknown_sizes, len(tenants)),
+            usual_output=medians_below(keys, [chunk.output for chunk in chunks], refused, len(tenants)),
         )
+
+
+def _chunks(frame: pl.DataFrame) -> list[Columns]:
+    """The rows as they lie in memory, not copied where the columns are cut alike."""
+    if len(set(frame.n_chunks("all"))) > 1:
+        frame = frame.rechunk()
+    pieces = [[piece.to_numpy() for piece in frame[name].get_chunks()] for name in NEEDED]
+    return [Columns(*arrays) for arrays in zip(*pieces, strict=True) if len(arrays[0])]
+
+
+def _between(rows: Columns, begin_us: int, end_us: int) -> tuple[int, int]:
+    """First and end of the rows that arrived in [``begin_us``, ``end_us``)."""
+    first, end = np.searchsorted(rows.arrived, [begin_us, end_us])
+    return int(first), int(end)
+
+
+def _outlasting(rows: Columns, whole: Grid, windows_max: int) -> Columns:
+    """The few rows that last beyond the part of the grid in which they arrived."""
+    which = np.empty(len(rows), np.int64)
+    times = (rows.arrived, rows.scheduled, rows.first_token, rows.finished)
+    found = outlasting_compiled(*times, rows.status, whole.start_us, whole.size_us * windows_max, which)
+    return rows.take(which[:found])
 
 
 def _numbered(rows: pl.DataFrame | pl.LazyFrame) -> tuple[pl.DataFrame, dict[str, list[str | None]]]:

@@ -335,17 +335,9 @@ mark_runs_compiled = numba.njit(cache=True, nogil=True, error_model="numpy", _nr
 
 
 def outlasting(
-    arrived: Ints,
-    scheduled: Ints,
-    first_token: Ints,
-    finished: Ints,
-    statuses: Ints,
-    start: int,
-    part: int,
-    row: Ints,
-    last: Ints,
+    arrived: Ints, scheduled: Ints, first_token: Ints, finished: Ints, statuses: Ints, start: int, part: int, row: Ints
 ) -> int:
-    """Fill ``row`` and ``last`` with the rows that last beyond the part of the grid in which they arrived.
+    """Fill ``row`` with the rows that last beyond the part of the grid in which they arrived, or until it begins.
 
     A row lasts until the last instant that it names, for ever if it waits on. Parts are ``part`` microseconds long,
     from ``start`` on.
@@ -355,15 +347,12 @@ def outlasting(
     """
     found, end = 0, start
     for place in range(len(arrived)):
-        while arrived[place] >= end:
+        if arrived[place] >= end:
             end = start + ((arrived[place] - start) // part + 1) * part
         turn = max(scheduled[place], first_token[place])
-        until = max(turn, finished[place], arrived[place])
-        if turn == UNKNOWN and statuses[place] == UNFINISHED:
-            until = FOREVER
-        if until >= end:
+        waits_on = turn == UNKNOWN and statuses[place] == UNFINISHED
+        if waits_on or max(turn, finished[place], arrived[place]) >= end:
             row[found] = place
-            last[found] = until
             found += 1
     return found
 

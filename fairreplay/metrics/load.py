@@ -92,8 +92,17 @@ class Columns:
     weight: NDArray[np.float64]
     """NaN where the source does not say."""
 
+    def __post_init__(self) -> None:
+        for field in fields(self):  # one type for the compiled functions, also where a column is not a copy
+            getattr(self, field.name).flags.writeable = False
+
     def __len__(self) -> int:
         return len(self.arrived)
+
+    def named(self, column: str) -> Ints:
+        """The array of a column of ``NEEDED``."""
+        found: Ints = getattr(self, fields(self)[NEEDED.index(column)].name)
+        return found
 
     def take(self, which: Bools | Ints) -> Columns:
         return Columns(*(getattr(self, field.name)[which] for field in fields(self)))

@@ -6,25 +6,31 @@ read from disk here and no clock is asked.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Final
+
+import polars as pl
 
 from fairreplay import __version__
 from fairreplay.causes.episodes import Episode
 from fairreplay.causes.verdict import document as verdict_document
 from fairreplay.config.model import Config
-from fairreplay.metrics.measure import models, of_model
+from fairreplay.metrics.measure import Measured, models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.report import text
+from fairreplay.report.audit import preemption
 from fairreplay.report.facts import SourceFacts
+from fairreplay.report.heat import heat
 from fairreplay.report.levels import METRICS, THRESHOLDS, level, longest_run, minutes_below, worst
 from fairreplay.report.provenance import StoreFacts, config_digest, data_quality, settings
 from fairreplay.report.rounding import RULE, plain, rounded, rounded_all
 from fairreplay.report.schema import (
     SCHEMA_VERSION,
     CauseCount,
+    Decisions,
     Document,
     EpisodeRow,
     Figure,
@@ -45,10 +51,10 @@ from fairreplay.report.tables import (
     fidelity_rows,
     idle_share,
     period_mean,
-    preemption,
     tenant_rows,
     type_rows,
 )
+from fairreplay.report.versions import NO_ESTIMATES
 
 TITLE: Final = "FairReplay report"
 ASSUMED_SLO: Final = (
@@ -65,32 +71,44 @@ def build(
     sources: Sequence[SourceFacts],
     episodes: Sequence[Episode],
     validation: Validation | None = None,
+    differences: Sequence[Decisions] = (),
+    episode_differences: Mapping[str, Sequence[Decisions]] | None = None,
 ) -> Document:
     """The document of a period.
 
     ``sources`` begins with the log; ``episodes`` are those of the log, ``validation`` a held-out log
-    (``report.validation``).
+    (``report.validation``), ``differences`` what the replays decided otherwise (``report.differences``), in the period
+    and by episode.
     """
     logged = sources[0]
     groups = models(logged.outcome)
     timeline = [_series(facts, model) for model in groups for facts in sources]
-    rows = sorted((_episode(episode, timeline) for episode in episodes), key=_gravest_first)
+    decided = episode_differences or {}
+    rows = sorted(
+        (_episode(episode, timeline, decided.get(episode.id, ())) for episode in episodes), key=_gravest_first
+    )
+    audit = preemption(sources, groups, config)
     return {
         "schema_version": SCHEMA_VERSION,
         "title": TITLE,
         "versions": {"fairreplay": __version__, "plotly": version("plotly"), "polars": version("polars")},
         "period": _period(logged, groups, options),
         "sources": [_source(facts) for facts in sources],
+        "redacted": None,
         "verdict": _verdict(logged, [_group(logged, model, timeline, rows) for model in groups]),
+        "previous": None,
         "validation": validation,
         "timeline": timeline,
+        "heat": heat(sources, groups),
         "fidelity": fidelity_rows(sources, groups, timeline),
-        "comparison": comparison(sources, groups, timeline),
+        "comparison": comparison(sources, groups, timeline, audit),
         "curves": curves(sources, groups),
+        "differences": list(differences),
         "episodes": rows,
-        "preemption": preemption(sources, groups),
+        "preemption": audit,
         "tenants": tenant_rows(sources, groups, config),
         "types": type_rows(sources, groups),
+        "costs": {"estimates": None, "reason": NO_ESTIMATES},
         "data_quality": data_quality(store, logged.measured.assumptions, idle_share(sources)),
         "method": _method(config, options, store, logged),
     }
@@ -264,12 +282,29 @@ def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
 # --- episodes -------------------------------------------------------------------------------------------------------
 
 
-def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
-    """The episode's own fields, with means and levels of its windows; at least yellow unless nothing was degraded."""
+def _episode(episode: Episode, timeline: Sequence[Series], decided: Sequence[Decisions]) -> EpisodeRow:
+    """The episode's own fields, with means and levels of its windows."""
     start, end = text.iso(episode.start), text.iso(episode.end)
     series = next(one for one in timeline if one["model"] == episode.model and one["source"] == episode.source)
-    inside = [index for index, at in enumerate(series["start"]) if start <= at < end]
-    values = {metric: [_values(series, metric)[index] for index in inside] for metric in METRICS}
+    inside = range(bisect_left(series["start"], start), bisect_left(series["start"], end))
+    return episode_row(episode, {metric: [_values(series, metric)[at] for at in inside] for metric in METRICS}, decided)
+
+
+def row_of(episode: Episode, measured: Measured, decided: Sequence[Decisions] = ()) -> EpisodeRow:
+    """One episode as the document holds it, from the measured tables of its source."""
+    windows = of_model(measured.windows, episode.model).sort("start")
+    inside = windows.filter(pl.col("start").is_between(episode.start, episode.end, closed="left"))
+    return episode_row(episode, {metric: rounded_all(inside[metric]) for metric in METRICS}, decided)
+
+
+def episode_row(
+    episode: Episode, values: Mapping[Metric, Sequence[float | None]], decided: Sequence[Decisions] = ()
+) -> EpisodeRow:
+    """An episode as the document holds it; ``values`` are the metrics of its windows.
+
+    At least yellow unless nothing was degraded.
+    """
+    start, end = text.iso(episode.start), text.iso(episode.end)
     low: dict[str, float | None] = {metric: rounded(episode.metrics.get(metric)) for metric in METRICS}
     levels: dict[str, Level | None] = {
         metric: level(metric, low[metric], longest_run(metric, values[metric])) for metric in METRICS
@@ -284,7 +319,7 @@ def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
         "windows_degraded": episode.degraded_windows,
         "level": worst(["yellow" if episode.degraded_windows else "ok", *levels.values()]),
         "metrics": low,
-        "means": {metric: period_mean(values[metric], [False] * len(inside)) for metric in METRICS},
+        "means": {metric: period_mean(values[metric], [False] * len(values[metric])) for metric in METRICS},
         "min_x": rounded(episode.min_x),
         "levels": levels,
         "deficits": {metric: rounded(episode.deficits.get(metric)) for metric in METRICS},
@@ -300,6 +335,7 @@ def _episode(episode: Episode, timeline: Sequence[Series]) -> EpisodeRow:
         "signatures": plain(episode.signatures),
         "recommendation": episode.recommendation,
         "verdict": None if episode.verdict is None else plain(verdict_document(episode.verdict)),
+        "differences": list(decided),
     }
 
 

@@ -8,13 +8,16 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.causes.review import Source, explained, inside, period_of, production, sources
+from fairreplay.causes.review import Progress, Source, explained, inside, period_of, production, sources
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
+from fairreplay.report.differences import of_episodes, of_period
 from fairreplay.report.document import build
 from fairreplay.report.facts import SourceFacts
+from fairreplay.report.previous import difference
 from fairreplay.report.provenance import store_facts
+from fairreplay.report.redaction import Redaction
 from fairreplay.report.schema import Document, Role, Validation
 from fairreplay.store.store import Store
 
@@ -25,27 +28,51 @@ COMMON: Final = "logged, rows replayed"
 
 
 def report_document(
-    store: Store, config: Config, options: MeasureOptions, validation: Validation | None = None
+    store: Store,
+    config: Config,
+    options: MeasureOptions,
+    validation: Validation | None = None,
+    previous: Document | None = None,
+    redaction: Redaction | None = None,
+    progress: Progress | None = None,
 ) -> Document:
     """The report on the requests that arrived in the period of ``options``: the log, and every replay of it.
 
     A replay belongs if it was made from this store's content with this config over this period; others are left out.
+
+    Args:
+        validation: a held-out log (``report.validation``).
+        previous: an earlier report (``report.previous.load_previous``); the document tells the difference to it.
+        redaction: puts tenants under pseudonyms.
     """
     options = period_of(store, options)
-    found = explained(sources(store, config, options), config, options, jobs=JOBS)
+    found = sources(store, config, options)
+    known = store_facts(store)
+    if redaction is not None:
+        named = [source.outcome["tenant"].unique().to_list() for source in found]
+        redaction = redaction.knowing({*config.tenants, *(name for names in named for name in names)})
+        found = [redaction.source(source) for source in found]
+        config, known = redaction.config(config), redaction.store(known)
+    found = explained(found, config, options, jobs=JOBS, progress=progress)
+    judged = production(found).episodes
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]
     common = _common(logged.outcome, [source.outcome for source in found[1:]])
     if len(inside(common, options)) < len(facts[0].outcome):
         facts.insert(1, _facts(_over_common(logged, common, config, options), config, options))
-    return build(
+    document = build(
         config=config,
         options=options,
-        store=store_facts(store),
+        store=known,
         sources=facts,
-        episodes=production(found).episodes,
+        episodes=judged,
         validation=validation,
+        differences=of_period(found, options),
+        episode_differences=of_episodes(found, options, judged),
     )
+    if previous is not None:
+        document["previous"] = difference(document, previous)
+    return document if redaction is None else redaction.document(document)
 
 
 def _facts(source: Source, config: Config, options: MeasureOptions) -> SourceFacts:

@@ -11,7 +11,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.causes.review import period_of
+from fairreplay.causes.review import configured, period_of
 from fairreplay.config.model import Config
 from fairreplay.errors import FairReplayError, UsageError
 from fairreplay.metrics.options import MeasureOptions
@@ -20,7 +20,7 @@ from fairreplay.report.gather import report_document
 from fairreplay.report.provenance import config_digest
 from fairreplay.report.schema import Document
 from fairreplay.report.write import Written
-from fairreplay.sandbox.plan import baseline_policy, choose, policy_name
+from fairreplay.sandbox.plan import choose, policy_name
 from fairreplay.sandbox.replay import ReplaySummary, find_replays, replay
 from fairreplay.store.ingest import IngestOptions, IngestSummary, ingest
 from fairreplay.store.manifest import MANIFEST_NAME
@@ -92,8 +92,8 @@ def review(
         done = _replayed(store, config, chosen, options, jobs, stage)
         until = options.until or _after_the_last(store)
         previous, warnings = _previous(folder, until)
-        with stage("report", "episodes"):
-            document = report_document(store, config, options)
+        with stage("report", "episodes") as told:
+            document = report_document(store, config, options, progress=told)
         state = State(options.since, until, page_name(until), store.digest(), config_digest(config))
         removed = _remove_useless(store)
         latest, kept = publish(folder, document, state)
@@ -110,19 +110,6 @@ def review(
         previous=previous,
         warnings=warnings,
     )
-
-
-def configured(config: Config, policies: Sequence[str] = ()) -> tuple[str, ...]:
-    """What a review replays: the baseline, each ``[policies.NAME]`` of the config, and ``policies``, each once.
-
-    A table of a user's own ranking only sets its costs: which file it is says ``policies``.
-
-    Raises:
-        UsageError: one is unknown; the nearest is named.
-    """
-    tables = [name for name in config.policies if ":" not in name]
-    chosen = {policy_name(choose(name)): name for name in (baseline_policy(config), *tables, *policies)}
-    return tuple(chosen.values())
 
 
 def _since_last(store: Store, folder: Path, options: MeasureOptions) -> MeasureOptions:

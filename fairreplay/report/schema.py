@@ -1,4 +1,4 @@
-"""The JSON document behind the report, version 1. The page shows nothing that does not stand in it.
+"""The JSON document behind the report, version 2. The page shows nothing that does not stand in it.
 
 Units stand in the key names. Instants are ISO 8601 in UTC with six digits. Floats are rounded once, to ``DIGITS``
 decimals. Null means "not known" or "not judged", never 0. ``model`` is null where the trace names none.
@@ -7,9 +7,11 @@ Names of tenants, types, models and files are the raw names of the log: hostile 
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal
 
-SCHEMA_VERSION: Final = 1
+from typing_extensions import TypedDict
+
+SCHEMA_VERSION: Final = 2
 DIGITS: Final = 6
 
 Level = Literal["ok", "yellow", "red", "emergency"]
@@ -183,6 +185,11 @@ class TenantRow(TypedDict):
     slo_ttft_ms: dict[str, float] | None
     weight: float | None
     commitment_share: float | None
+    weight_in_force: float | None
+    """Mean over the log's windows of the weight that the rows or the config name."""
+    skew: float | None
+    """Weight in force over commitment, both as shares: that of the window furthest from 1; null without commitment."""
+    skewed: bool | None
     under: list[TenantUnder]
 
 
@@ -194,6 +201,10 @@ class TypeUnder(TypedDict):
     ratio_min: float | None
     ratio_raw: float | None
     leak_tokens: float | None
+    windows: int
+    """Windows in which the type had demand."""
+    windows_below: int
+    """Those of them in which it got less than half of its floor."""
 
 
 class TypeRow(TypedDict):
@@ -203,6 +214,30 @@ class TypeRow(TypedDict):
     under: list[TypeUnder]
 
 
+class Band(TypedDict):
+    """Requests by the utilisation of the batch that first scheduled them, ``low`` <= u < ``high`` (the last: <= 1)."""
+
+    low: float
+    high: float
+    requests: int
+    preempted_requests: int
+    preemptions: int
+
+
+class Recovery(TypedDict):
+    """What a preemption costs its request: recomputed tokens a preemption, over the prefill throughput."""
+
+    requests: int
+    """Preempted requests whose recomputed tokens are known."""
+    over_100ms: int
+    p50_ms: float | None
+    p99_ms: float | None
+    prefill_tokens_per_s: float
+    """Of the config's step time."""
+    marginal_loss_ms: float | None
+    """Share of requests preempted times the mean recovery."""
+
+
 class Preemption(TypedDict):
     """Preemptions of one source; every count is null where the source does not say."""
 
@@ -210,15 +245,174 @@ class Preemption(TypedDict):
     source: str
     requests: int
     preempted_requests: int | None
+    preempted_once: int | None
     preemptions: int | None
     recomputed_tokens: int | None
     recompute_tax: float | None
     thrashing_requests: int | None
+    """Three preemptions or more, or two in a service of at most 60 s."""
+    thrashing_unknown: int | None
+    """Two preemptions in a longer service: whether they lie within 60 s is not known."""
+    bands: list[Band] | None
+    """Null where batch utilisation or preemptions are not known, and for replays (no utilisation of theirs)."""
+    recovery: Recovery | None
 
 
-class Hit(TypedDict):
-    name: str
-    requests: int | None
+class TenantChange(TypedDict):
+    """A tenant under another policy; TTFT over the requests that both sides answered."""
+
+    tenant: str
+    requests: int
+    answered: int
+    production_ttft_ms: dict[str, float | None]
+    replay_ttft_ms: dict[str, float | None]
+    mean_change_ms: float | None
+    production_refused: int
+    replay_refused: int
+
+
+class Matrix(TypedDict):
+    """Who went ahead of whom under the replay that was behind in production.
+
+    ``tokens[i][j]``: tokens of tenant i served ahead of requests of tenant j, once for each of these. The last row and
+    column are the tenants that have none of their own, if ``others``.
+    """
+
+    tenants: list[str]
+    others: bool
+    pairs: list[list[int]]
+    tokens: list[list[int]]
+
+
+class WindowChange(TypedDict):
+    start: str
+    model: str | None
+    requests: int
+    moved_ms: float
+    """Sum of the absolute changes of TTFT."""
+    mean_change_ms: float | None
+    refused_otherwise: int
+
+
+class RequestChange(TypedDict):
+    """One request on both sides; times since its arrival, null where a side does not know it."""
+
+    request_id: str
+    tenant: str
+    type: str
+    model: str | None
+    arrived_at: str
+    tokens: int
+    production_wait_ms: float | None
+    replay_wait_ms: float | None
+    production_ttft_ms: float | None
+    replay_ttft_ms: float | None
+    production_finish_ms: float | None
+    replay_finish_ms: float | None
+    production_refused: bool
+    replay_refused: bool
+
+
+class Decisions(TypedDict):
+    """What one replay decided otherwise than production, over the requests that both hold."""
+
+    policy: str
+    production: str
+    simulated: bool
+    sentence: str
+    """Who would gain and who would pay. Holds tenants' names."""
+    requests: int
+    only_production: int
+    only_replay: int
+    refused_only_production: int
+    refused_only_replay: int
+    preemptions_production: int | None
+    preemptions_replay: int | None
+    ordered_by: str
+    ordered: int
+    pairs: int
+    inversions: int
+    tenants_gain: int
+    tenants_pay: int
+    tenants_same: int
+    gains: list[TenantChange]
+    """Whose mean TTFT falls, most first; likewise ``pays``, whose rises. Of an episode the first few."""
+    pays: list[TenantChange]
+    matrix: Matrix
+    windows: list[WindowChange]
+    largest: list[RequestChange]
+
+
+class Heat(TypedDict):
+    """Attainment (service over entitlement) of tenants over time: the least x of a tenant's windows in each bin.
+
+    Tenants worst first; null: the tenant was owed nothing in the bin.
+    """
+
+    model: str | None
+    source: str
+    bin_windows: int
+    start: list[str]
+    end: str
+    tenants: list[str]
+    left_out: int
+    """Tenants that are not shown, all of them better served."""
+    x: list[list[float | None]]
+
+
+class Costs(TypedDict):
+    """Estimated against actual cost; ``estimates`` is null where the trace has none, and ``reason`` says so."""
+
+    estimates: list[dict[str, float | str | None]] | None
+    reason: str
+
+
+class FigureChange(TypedDict):
+    model: str | None
+    metric: Metric
+    before: float | None
+    now: float | None
+    change: float | None
+    level_before: Level | None
+    level_now: Level | None
+
+
+class PastEpisode(TypedDict):
+    id: str
+    model: str | None
+    start: str
+    end: str
+    level: Level
+    cause: str
+    reason: str | None
+
+
+class Ongoing(TypedDict):
+    id: str
+    previous: str
+    """Its id in the previous report: another one if the episode goes on across the border of the periods."""
+
+
+class Changes(TypedDict):
+    """The difference to an earlier report."""
+
+    since: str | None
+    until: str | None
+    """Period of the earlier report."""
+    same_settings: bool
+    """Whether both were made with the same config and window."""
+    sentence: str
+    figures: list[FigureChange]
+    new: list[str]
+    ongoing: list[Ongoing]
+    resolved: list[PastEpisode]
+
+
+class Redacted(TypedDict):
+    """Names stand under pseudonyms; ``key`` is the fingerprint of the key, which stands nowhere."""
+
+    what: str
+    key: str
 
 
 class EpisodeRow(TypedDict):
@@ -252,6 +446,7 @@ class EpisodeRow(TypedDict):
     recommendation: str | None
     verdict: dict[str, object] | None
     """``causes.verdict.Verdict``: every counterfactual and fix with the inputs that replay it, what was assumed."""
+    differences: list[Decisions]
 
 
 class IngestedSource(TypedDict):
@@ -344,15 +539,20 @@ class Document(TypedDict):
     versions: dict[str, str]
     period: Period
     sources: list[Source]
+    redacted: Redacted | None
     verdict: Verdict
+    previous: Changes | None
     validation: Validation | None
     timeline: list[Series]
+    heat: list[Heat]
     fidelity: list[Errors]
     comparison: list[Comparison]
     curves: list[Curve]
+    differences: list[Decisions]
     episodes: list[EpisodeRow]
     preemption: list[Preemption]
     tenants: list[TenantRow]
     types: list[TypeRow]
+    costs: Costs
     data_quality: DataQuality
     method: Method

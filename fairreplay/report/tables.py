@@ -1,4 +1,4 @@
-"""The tables of the document: policies side by side, TTFT curves, preemptions, tenants, types."""
+"""The tables of the document: policies side by side, TTFT curves, tenants, types."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import polars as pl
 
 from fairreplay.config.model import Config
 from fairreplay.metrics.fidelity import fidelity
-from fairreplay.metrics.kernel import THRASH_TOTAL
-from fairreplay.metrics.measure import of_model
-from fairreplay.metrics.preemption import taxed
+from fairreplay.metrics.measure import TFR_DEGRADED, of_model
+from fairreplay.metrics.weights import is_skewed
 from fairreplay.report.facts import SourceFacts, by_source
 from fairreplay.report.levels import slo_use
 from fairreplay.report.rounding import rounded
@@ -29,16 +28,20 @@ from fairreplay.report.ttft import CURVE_PERMILLE, nearest_rank, quantiles, ttft
 
 
 def comparison(
-    sources: Sequence[SourceFacts], models: Sequence[str | None], timeline: Sequence[Series]
+    sources: Sequence[SourceFacts],
+    models: Sequence[str | None],
+    timeline: Sequence[Series],
+    audit: Sequence[Preemption],
 ) -> list[Comparison]:
     """One row per model group and source, the log first. Means leave out the drain and windows without a value."""
+    audits = {(row["model"], row["source"]): row for row in audit}
     places = {(series["model"], series["source"]): series for series in timeline}
     rows: list[Comparison] = []
     for model in models:
         for facts, outcome in by_source(sources, model):
             series = places[model, facts.name]
             judged = of_model(facts.whole.tenants, model)["pass"].drop_nulls()
-            audit = _preemption(facts.name, model, outcome)
+            preempted = audits[model, facts.name]
             statuses = dict(outcome["status"].value_counts().iter_rows())
             rows.append(
                 {
@@ -57,8 +60,8 @@ def comparison(
                     "period_judged": len(judged),
                     "period_passing": int(judged.sum()),
                     "ttft_ms": {q: rounded(value) for q, value in quantiles(outcome).items()},
-                    "preemptions": audit["preemptions"],
-                    "recompute_tax": audit["recompute_tax"],
+                    "preemptions": preempted["preemptions"],
+                    "recompute_tax": preempted["recompute_tax"],
                     "tokens_per_s": rounded(tokens_per_s(outcome)),
                 }
             )
@@ -159,28 +162,6 @@ def _same_windows(logged: Series, replayed: Series) -> list[bool]:
     ]
 
 
-def preemption(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> list[Preemption]:
-    return [_preemption(facts.name, model, outcome) for model in models for facts, outcome in by_source(sources, model)]
-
-
-def _preemption(source: str, model: str | None, outcome: pl.DataFrame) -> Preemption:
-    known = outcome.filter(pl.col("preemptions").is_not_null())
-    counts = known["preemptions"].cast(pl.Int64)
-    says = not known.is_empty()
-    redone = outcome["recomputed_tokens"].drop_nulls().cast(pl.Int64)
-    tax = taxed(outcome.with_columns(pl.lit(0).alias("window")))["recompute_tax"]
-    return {
-        "model": model,
-        "source": source,
-        "requests": len(outcome),
-        "preempted_requests": int((counts > 0).sum()) if says else None,
-        "preemptions": int(counts.sum()) if says else None,
-        "recomputed_tokens": None if redone.is_empty() else int(redone.sum()),
-        "recompute_tax": None if tax.is_empty() else rounded(tax[0]),
-        "thrashing_requests": int((counts >= THRASH_TOTAL).sum()) if says else None,
-    }
-
-
 def idle_share(sources: Sequence[SourceFacts]) -> float | None:
     """Share of the log's windows at whose end nobody waited or was refused, under any source.
 
@@ -201,6 +182,7 @@ def tenant_rows(sources: Sequence[SourceFacts], models: Sequence[str | None], co
     total = sum(committed.values())
     slos = sources[0].whole.slo
     for model in models:
+        weights = _weights(of_model(sources[0].measured.tenants, model))
         found: dict[str, list[TenantUnder]] = {}
         for facts, outcome in by_source(sources, model):
             for tenant, under in _tenants_under(facts, outcome, model):
@@ -210,6 +192,7 @@ def tenant_rows(sources: Sequence[SourceFacts], models: Sequence[str | None], co
             own = config.tenants.get(tenant)
             tokens = committed.get(tenant)
             slo = slos.get(tenant)
+            in_force, skew = weights.get(tenant, (None, None))
             group.append(
                 {
                     "model": model,
@@ -217,11 +200,23 @@ def tenant_rows(sources: Sequence[SourceFacts], models: Sequence[str | None], co
                     "slo_ttft_ms": None if slo is None else {q: getattr(slo, q) for q in ("p50", "p90", "p99")},
                     "weight": rounded(own.weight) if own is not None else None,
                     "commitment_share": rounded(tokens / total) if tokens is not None else None,
+                    "weight_in_force": rounded(in_force),
+                    "skew": rounded(skew),
+                    "skewed": None if skew is None else is_skewed(skew),
                     "under": unders,
                 }
             )
         rows += sorted(group, key=_harm)
     return rows
+
+
+def _weights(windows: pl.DataFrame) -> dict[str, tuple[float | None, float | None]]:
+    """By tenant: mean weight in force, and the skew furthest from 1 (the larger of s and 1/s)."""
+    off = pl.col("skew").log().abs()
+    table = windows.group_by("tenant").agg(
+        pl.col("weight").mean(), pl.col("skew").sort_by(off, descending=True, nulls_last=True).first().alias("skew")
+    )
+    return {tenant: (weight, skew) for tenant, weight, skew in table.iter_rows()}
 
 
 def _harm(row: TenantRow) -> tuple[int, float, str]:
@@ -276,6 +271,8 @@ def type_rows(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> l
                     pl.col("share", "floor", "ratio", "ratio_raw").mean(),
                     pl.col("ratio").min().alias("ratio_min"),
                     pl.col("leak").sum(),
+                    pl.col("ratio").count().alias("windows"),
+                    (pl.col("ratio") < TFR_DEGRADED).sum().alias("windows_below"),
                 )
                 .sort("type")
             )
@@ -289,6 +286,8 @@ def type_rows(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> l
                         "ratio_min": rounded(row["ratio_min"]),
                         "ratio_raw": rounded(row["ratio_raw"]),
                         "leak_tokens": rounded(row["leak"]),
+                        "windows": row["windows"],
+                        "windows_below": row["windows_below"],
                     }
                 )
         counts = dict(of_model(sources[0].outcome, model)["type"].value_counts().iter_rows())

@@ -8,42 +8,60 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from fairreplay.causes.episodes import METRICS, Episode
-from fairreplay.causes.verdict import UNEXPLAINED, Recommendation, Verdict
+from fairreplay.causes.differences import SIMULATED
+from fairreplay.causes.episodes import METRICS
+from fairreplay.causes.verdict import UNEXPLAINED, Recommendation
 from fairreplay.causes.words import effect_of
 from fairreplay.report import text
+from fairreplay.report.schema import Decisions, EpisodeRow
 
 NAMES_MAX: Final = 20
 
 
-def episode_markdown(episode: Episode) -> str:
+def ticket_name(episode_id: str) -> str:
+    """The file's name; ids are hashes, and hold nothing of the log's."""
+    return f"episode-{episode_id}.md"
+
+
+def ticket(episode: EpisodeRow) -> str:
     """The ticket of an episode: what, who, why, how sure, what to change, and how to recompute it."""
-    start, end = text.iso(episode.start), text.iso(episode.end)
-    model = "" if episode.model is None else f", model {code(episode.model)}"
+    model = "" if episode["model"] is None else f", model {code(episode['model'])}"
     parts = [
-        f"# Episode {episode.id}",
-        f"{text.span(start, end)} UTC{model}, {text.plural(episode.windows, 'window')}, "
-        f"{episode.degraded_windows} of them degraded.",
-        f"**{escaped(episode.reason)}**",
+        f"# Episode {episode['id']}",
+        f"{text.span(episode['start'], episode['end'])} UTC{model}, {text.plural(episode['windows'], 'window')}, "
+        f"{episode['windows_degraded']} of them degraded. Level: {episode['level']}.",
+        f"**{escaped(episode['reason'] or '')}**" if episode["reason"] else "",
         _table(("", "worst", "deficit"), [_metric_row(episode, name) for name in METRICS]),
-        f"Requests hurt: {episode.requests_hurt:,} ({text.plural(episode.tokens_hurt, 'token')}). "
-        f"Tenants hit: {_names(episode.tenants)}. Types hit: {_names(episode.types)}.",
+        f"Requests hurt: {episode['requests_hurt']:,} ({text.plural(episode['tokens_hurt'], 'token')}). "
+        f"Tenants hit: {_names(episode['tenants'])}. Types hit: {_names(episode['types'])}.",
     ]
-    verdict = episode.verdict
-    if verdict is not None:
-        parts += _verdict(verdict)
-    return "\n\n".join(parts) + "\n"
+    if episode["verdict"] is not None:
+        parts += _verdict(episode["verdict"])
+    if episode["differences"]:
+        parts += ["## Who would gain and who would pay", *map(_decided, episode["differences"])]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _verdict(verdict: Verdict) -> list[str]:
-    further = f", further causes: {', '.join(verdict.further)}" if verdict.further else ""
-    sure = f" (confidence {verdict.confidence})" if verdict.confidence else ""
-    parts = [f"## Cause: {verdict.cause}{sure}{further}"]
-    if verdict.by_metric:
+def _decided(one: Decisions) -> str:
+    against = f"{one['production']} ({SIMULATED})" if one["simulated"] else one["production"]
+    others = one["only_production"] + one["only_replay"]
+    said = [
+        f"- {escaped(one['sentence'])} {one['requests']:,} requests compared with {escaped(against)}"
+        + (f"; {text.plural(others, 'row')} that only one of them holds" if others else "")
+        + (f"; {one['inversions'] / one['pairs']:.1%} of the pairs in the other order." if one["pairs"] else ".")
+    ]
+    return "\n".join(said)
+
+
+def _verdict(verdict: Mapping[str, Any]) -> list[str]:
+    further = f", further causes: {', '.join(verdict['further'])}" if verdict["further"] else ""
+    sure = f" (confidence {verdict['confidence']})" if verdict["confidence"] else ""
+    parts = [f"## Cause: {verdict['cause']}{sure}{further}"]
+    if verdict["by_metric"]:
         parts.append(_shares(verdict))
-    if verdict.signatures:
+    if verdict["signatures"]:
         parts += [
             "## What the log alone says",
             _table(
@@ -51,42 +69,42 @@ def _verdict(verdict: Verdict) -> list[str]:
                 [
                     (
                         name,
-                        "unknown" if one.found is None else "yes" if one.found else "no",
-                        _number(one.number),
-                        _number(one.threshold),
-                        _number(one.baseline),
-                        escaped(one.says),
+                        "unknown" if one["found"] is None else "yes" if one["found"] else "no",
+                        _number(one["number"]),
+                        _number(one["threshold"]),
+                        _number(one["baseline"]),
+                        escaped(one["says"]),
                     )
-                    for name, one in verdict.signatures.items()
+                    for name, one in verdict["signatures"].items()
                 ],
             ),
         ]
-    if verdict.counterfactuals:
+    if verdict["counterfactuals"]:
         parts += [
             "## What the sandbox says",
             _table(
                 ("replayed without", "SCR", "JFI", "TFR", "deficits left (SCR / JFI / TFR)"),
                 [
                     (
-                        ", ".join(one.without) or "(nothing: the baseline)",
-                        *(_number(one.metrics.get(name)) for name in METRICS),
-                        " / ".join(_number(one.deficits.get(name)) for name in METRICS),
+                        ", ".join(one["without"]) or "(nothing: the baseline)",
+                        *(_number(one["metrics"].get(name)) for name in METRICS),
+                        " / ".join(_number(one["deficits"].get(name)) for name in METRICS),
                     )
-                    for one in verdict.counterfactuals
+                    for one in verdict["counterfactuals"]
                 ],
             ),
         ]
-    if verdict.recommendations:
+    if verdict["recommendations"]:
         parts.append("## What to change")
-        parts += [_recommendation(one) for one in verdict.recommendations if one.cause]
-        others = [one for one in verdict.recommendations if not one.cause]
+        parts += [_recommendation(one) for one in verdict["recommendations"] if one["cause"]]
+        others = [one for one in verdict["recommendations"] if not one["cause"]]
         if others:
-            rows = [(escaped(one.title), effect_of(one)) for one in others]
+            rows = [(escaped(one["title"]), effect_of(Recommendation(**one))) for one in others]
             parts += ["### Listed changes in force, each taken back on its own", _table(("change", "effect"), rows)]
-    if verdict.assumptions:
-        parts.append("## Assumed\n\n" + "\n".join(f"- {escaped(said)}" for said in verdict.assumptions))
-    if verdict.counterfactuals:
-        inputs = verdict.counterfactuals[0].inputs
+    if verdict["assumptions"]:
+        parts.append("## Assumed\n\n" + "\n".join(f"- {escaped(said)}" for said in verdict["assumptions"]))
+    if verdict["counterfactuals"]:
+        inputs = verdict["counterfactuals"][0]["inputs"]
         parts.append(
             f"Replayed arrivals {inputs['interval'][0]} to {inputs['interval'][1]} under config "
             f"{code(str(inputs['config_hash']))}, seed {inputs['seed']}; report.json holds the inputs of every replay."
@@ -94,36 +112,36 @@ def _verdict(verdict: Verdict) -> list[str]:
     return parts
 
 
-def _shares(verdict: Verdict) -> str:
+def _shares(verdict: Mapping[str, Any]) -> str:
     causes: dict[str, None] = {}
-    for one in verdict.by_metric.values():
-        causes |= dict.fromkeys(one.shares or ())
+    for one in verdict["by_metric"].values():
+        causes |= dict.fromkeys(one["shares"] or ())
     shown = [cause for cause in causes if cause != UNEXPLAINED] + [UNEXPLAINED]
     rows = [
         (
             name.upper(),
-            one.cause,
-            *(_number(None if one.shares is None else one.shares.get(cause)) for cause in shown),
+            one["cause"],
+            *(_number(None if one["shares"] is None else one["shares"].get(cause)) for cause in shown),
         )
-        for name, one in verdict.by_metric.items()
+        for name, one in verdict["by_metric"].items()
     ]
-    if verdict.shares is not None:
-        rows.append(("all", verdict.cause, *(_number(verdict.shares.get(cause)) for cause in shown)))
+    if verdict["shares"] is not None:
+        rows.append(("all", verdict["cause"], *(_number(verdict["shares"].get(cause)) for cause in shown)))
     table = _table(("", "cause", *shown), rows)
-    made_worse = any(share < -0.005 for one in verdict.by_metric.values() for share in (one.shares or {}).values())
+    made_worse = any(x < -0.005 for one in verdict["by_metric"].values() for x in (one["shares"] or {}).values())
     return table + ("\n\nA negative share made it worse." if made_worse else "")
 
 
-def _recommendation(one: Recommendation) -> str:
+def _recommendation(one: Mapping[str, Any]) -> str:
     columns = ("scr", "jfi", "tfr", "min_x")
-    rows = [_effect("episode before", one.before, columns), _effect("episode after", one.after, columns)]
-    if one.period_before is not None and one.period_after is not None:
-        rows.append(_effect("period before", one.period_before, columns))
-        rows.append(_effect("period after", one.period_after, columns))
-    lines = [f"### {escaped(one.title)}", f"Against {one.cause}: {effect_of(one)}."]
+    rows = [_effect("episode before", one["before"], columns), _effect("episode after", one["after"], columns)]
+    if one["period_before"] is not None and one["period_after"] is not None:
+        rows.append(_effect("period before", one["period_before"], columns))
+        rows.append(_effect("period after", one["period_after"], columns))
+    lines = [f"### {escaped(one['title'])}", f"Against {one['cause']}: {effect_of(Recommendation(**one))}."]
     lines.append(_table(("", "SCR", "JFI", "TFR", "min x"), rows))
-    if one.snippet:
-        lines.append(fenced(one.snippet))
+    if one["snippet"]:
+        lines.append(fenced(one["snippet"]))
     return "\n\n".join(lines)
 
 
@@ -131,8 +149,8 @@ def _effect(name: str, values: Mapping[str, float | None], columns: Sequence[str
     return (name, *(_number(values.get(column)) for column in columns))
 
 
-def _metric_row(episode: Episode, name: str) -> tuple[str, ...]:
-    return name.upper(), _number(episode.metrics.get(name)), _number(episode.deficits.get(name))
+def _metric_row(episode: EpisodeRow, name: str) -> tuple[str, ...]:
+    return name.upper(), _number(episode["metrics"].get(name)), _number(episode["deficits"].get(name))
 
 
 def _names(names: Sequence[str]) -> str:

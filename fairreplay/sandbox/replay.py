@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from fairreplay.config.model import Config, resolve_cluster
+from fairreplay.config.model import ClusterTable, Config, Tenant, resolve_cluster
 from fairreplay.errors import UsageError
 from fairreplay.sandbox.compiled import KINDS, StepSums, compile_rank, run_with_sums
 from fairreplay.sandbox.engine import (
@@ -207,11 +207,13 @@ def config_hash(
         "policy": policy,
         "is_baseline": policy == baseline_policy(config),
         "clusters": {
-            name: resolve_cluster(config, name or None).model_dump(mode="json") for name in ["", *sorted(config.models)]
+            name: resolve_cluster(config, name or None).model_dump(mode="json")
+            for name in ["", *sorted(name for name, table in config.models.items() if table != ClusterTable())]
         },
         "tenants": {
             name: tenant.model_dump(mode="json", exclude={"slo_ttft_ms"})
             for name, tenant in sorted(config.tenants.items())
+            if tenant != Tenant(slo_ttft_ms=tenant.slo_ttft_ms)  # an empty table says nothing
         },
         "weights": config.weights.model_dump(mode="json"),
         "parameters": config.policy_table(policy).model_dump(mode="json"),

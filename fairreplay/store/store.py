@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -172,6 +172,28 @@ class Store:
                 "into a new store"
             )
         self._verified.add(segment.source)
+
+    def faults(self) -> list[str]:
+        """Everything that is wrong with the files of the store, each in one line: missing, damaged, not readable."""
+        found = []
+        for segment in self.manifest.segments:
+            checks: list[Callable[[], object]] = [lambda segment=segment: self._verify(segment)]  # type: ignore[misc]
+            if segment.rejected:
+                checks.append(lambda segment=segment: self._check_rejects(segment))  # type: ignore[misc]
+            found += [fault for check in checks if (fault := _fault(check)) is not None]
+        for name in self.replay_names():
+            of_replay: tuple[Callable[[str], object], ...] = (self.replay_meta, self.replay_requests, self.replay_steps)
+            faults = [fault for check in of_replay if (fault := _fault(lambda: check(name))) is not None]  # noqa: B023
+            found += faults[:1]
+        return found
+
+    def _check_rejects(self, segment: Segment) -> None:
+        path = self.rejects_path(segment.source)
+        self.reject_keys(segment)
+        with path.open("rb") as stream:
+            count = sum(1 for _ in stream)
+        if count != segment.rejected:
+            raise StoreError(f"{path}: {count} rejects, {segment.rejected} were written; restore it from a copy")
 
     def rejects(self) -> pl.DataFrame:
         """Every reject of every source, by file and row: columns of ``REJECT_SCHEMA``."""
@@ -390,6 +412,14 @@ def claimed(path: Path) -> Iterator[None]:
                 (path / LOCK_NAME).unlink(missing_ok=True)
                 for folder in made:
                     folder.rmdir()
+
+
+def _fault(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except StoreError as error:
+        return str(error)
+    return None
 
 
 def open_store(path: Path) -> Store:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from fairreplay.cli.report import report
 from fairreplay.config.load import load_config
-from fairreplay.errors import StoreError, UsageError
+from fairreplay.errors import BadInputError, StoreError, UsageError
 from fairreplay.sandbox.replay import replay
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.store import open_store
@@ -125,7 +125,72 @@ def test_json_has_the_paths_and_the_verdict(place: Path, tmp_path: Path) -> None
     found = json.loads(done.stdout)
     assert found["report"] == str(tmp_path / "r.html")
     assert found["verdict"]["groups"][0]["figures"][0]["metric"] == "scr"
-    assert list(found) == ["report", "document", "schema_version", "verdict", "episodes"]
+    assert list(found) == ["report", "document", "schema_version", "verdict", "episodes", "tickets", "previous"]
+    assert found["previous"] is None
+
+
+def test_a_ticket_of_each_episode_stands_beside_the_page(place: Path, tmp_path: Path) -> None:
+    found = json.loads(run(*options(place, tmp_path / "r.html"), "--json").stdout)
+    document = json.loads((tmp_path / "r.json").read_bytes())
+    wanted = [str(tmp_path / f"episode-{episode['id']}.md") for episode in document["episodes"]]
+    assert found["tickets"] == wanted
+    text = Path(wanted[0]).read_text(encoding="utf-8")
+    assert text.startswith(f"# Episode {document['episodes'][0]['id']}\n")
+    assert "## Who would gain and who would pay" in text
+    assert "<img" not in text.replace("`</script><img", "")  # the name stands in a code span
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_the_difference_to_a_previous_report(place: Path, tmp_path: Path) -> None:
+    run(*options(place, tmp_path / "first"), "--until", "2026-05-28T20:28:00Z", "--quiet")
+    done = run(*options(place, tmp_path / "then"), "--previous", str(tmp_path / "first" / "report.json"))
+    document = json.loads((tmp_path / "then" / "report.json").read_bytes())
+    assert document["previous"]["until"] < document["period"]["until"]
+    lines = done.stdout.splitlines()
+    assert lines[2] == f"Since the previous report: {document['previous']['sentence']}"
+    page = Page((tmp_path / "then" / "report.html").read_text(encoding="utf-8"))
+    assert document["previous"]["sentence"] in page.text
+    with pytest.raises(UsageError, match="cannot be read"):
+        run(*options(place, tmp_path), "--previous", str(tmp_path / "none.json"))
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(BadInputError, match="no report document"):
+        run(*options(place, tmp_path), "--previous", str(tmp_path / "bad.json"))
+
+
+def test_a_redacted_report_has_a_key_of_its_own(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "apart" / "who.key"
+    done = run(*options(place, tmp_path / "a"), "--redact", "tenant", "--redact-key", str(key))
+    assert "keep it apart" in done.stderr
+    assert key.stat().st_mode & 0o777 == 0o600
+    files = list((tmp_path / "a").iterdir())
+    assert {path.suffix for path in files} == {".html", ".json", ".md"}
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert "calm" not in text
+        assert "onerror" not in text
+        assert key.read_text().strip() not in text
+    again = run(*options(place, tmp_path / "b"), "--redact", "tenant", "--redact-key", str(key))
+    assert "new key" not in again.stderr
+    assert (tmp_path / "b" / "report.json").read_bytes() == (tmp_path / "a" / "report.json").read_bytes()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    run(*options(place, tmp_path / "c"), "--redact", "tenant", "--quiet")
+    assert (tmp_path / "home" / "fairreplay" / "redact.key").exists()
+    assert (tmp_path / "c" / "report.json").read_bytes() != (tmp_path / "a" / "report.json").read_bytes()
+
+
+def test_wrong_redaction_is_refused(place: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.key"
+    short.write_text("secret")
+    for arguments, said in (
+        (["--redact", "type"], "only 'tenant'"),
+        (["--redact-key", "k"], "give both"),
+        (["--redact", "tenant", "--redact-key", str(short)], "6 bytes, not 16 to 64"),
+        (["--redact", "tenant", "--redact-key", str(tmp_path)], "cannot be read"),
+        (["--redact", "tenant", "--redact-key", "/proc/none/k"], "cannot be made"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            run(*options(place, tmp_path / "x"), *arguments)
 
 
 def test_period_without_requests(place: Path, tmp_path: Path) -> None:

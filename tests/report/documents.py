@@ -1,8 +1,10 @@
-"""Documents for the tests: the stored one of version 1, with other names in it, and the empty one."""
+"""Documents for the tests: the stored ones of every version, with other names in them, and as a page reads."""
 
 from __future__ import annotations
 
+import base64
 import copy
+import gzip
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,9 +36,19 @@ HOSTILE = (
 """Names as attackers and accidents write them."""
 
 
-def stored() -> Document:
-    document: Document = json.loads((DATA / "document-1.json").read_text(encoding="utf-8"))
+def stored(version: int = 2) -> Document:
+    """The document of a version as it was written. Version 2: the packaged sample, four tenants of it under new names.
+
+    It was redacted, so that other tenants carry pseudonyms.
+    """
+    document: Document = json.loads((DATA / f"document-{version}.json").read_text(encoding="utf-8"))
     return document
+
+
+def unpacked(html: str, element: str) -> bytes:
+    """The data that the page carries gzipped, in base64."""
+    body = html.split(f'id="{element}">', 1)[1].split("</script>", 1)[0]
+    return gzip.decompress(base64.b64decode(body))
 
 
 def renamed(document: Document, old: str, new: str) -> Document:
@@ -56,7 +68,7 @@ def renamed(document: Document, old: str, new: str) -> Document:
 def hostile(name: str) -> Document:
     """A document in which a tenant, a type and a file are called ``name``."""
     document = stored()
-    for old in ("acme", "completion", "FCFS.all_results_real.jsonl"):
+    for old in ("acme", "completion", "prod.jsonl"):
         document = renamed(document, old, name)
     return document
 
@@ -69,10 +81,14 @@ class Page(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[tuple[dict[str, str | None], str]] = []
         self.headings: list[str] = []
+        self.rows: list[list[str]] = []
         self._text: list[str] = []
         self._inside: str | None = None
+        self._cell = False
         self.feed(html)
         self.text = " ".join("".join(self._text).split())
+        self.cells = "\n".join(" ".join(" ".join(cell.split()) for cell in row) for row in self.rows)
+        """Every table's rows, a line each, cells apart by a space."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
@@ -81,9 +97,16 @@ class Page(HTMLParser):
             self.scripts.append((dict(attrs), ""))
         if tag == "h2":
             self.headings.append("")
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+            self._cell = True
 
     def handle_endtag(self, tag: str) -> None:
         self._inside = None
+        if tag in ("td", "th"):
+            self._cell = False
 
     def handle_data(self, data: str) -> None:
         if self._inside == "script":
@@ -91,5 +114,7 @@ class Page(HTMLParser):
             self.scripts[-1] = (attrs, body + data)
         elif self._inside != "style":
             self._text.append(data)
+            if self._cell:
+                self.rows[-1][-1] += data
             if self._inside == "h2":
                 self.headings[-1] += data

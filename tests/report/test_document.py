@@ -15,6 +15,7 @@ from fairreplay.config.model import MinSamples, SloTtft
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.report.document import build
 from fairreplay.report.facts import SourceFacts
+from fairreplay.report.heat import bin_windows
 from fairreplay.report.html import render
 from fairreplay.report.provenance import StoreFacts
 from fairreplay.report.schema import Document
@@ -92,6 +93,9 @@ def measured(scr: list[float | None], jfi: list[float | None], passes: dict[str,
                 "x": [0.5, None] * count,
                 "pass": [passes[name] for name in tenants] * count,
                 "backlog": [name == "b" and start == at(60) for start in starts for name in tenants],
+                # a: 1, 2, .5, 1 times its commitment; b has none
+                "weight": [weight for skew in (1.0, 2.0, 0.5, 1.0)[:count] for weight in (skew, 1.0)],
+                "skew": [skew for first in (1.0, 2.5, 0.5, 1.0)[:count] for skew in (first, None)],
             }
         ),
         types=pl.DataFrame(
@@ -226,6 +230,29 @@ def test_tenants_are_ordered_by_harm() -> None:
     assert (under["requests"], under["n"], under["tail_ratio"]) == (2, 2, 2.0)
     assert (under["served"], under["entitlement"], under["x"], under["min_x"]) == (400.0, 800.0, 0.5, 0.5)
     assert rows[0]["under"][0]["x"] is None  # owed nothing: no share
+    # weights 1, 2, .5, 1; of the skews 1, 2.5, .5, 1 the first of the two furthest from 1 is 2.5
+    assert (rows[1]["weight_in_force"], rows[1]["skew"], rows[1]["skewed"]) == (1.125, 2.5, True)
+    assert (rows[0]["skew"], rows[0]["skewed"]) == (None, None)
+
+
+def test_types_count_the_windows_below_half_their_floor() -> None:
+    under = document()["types"][0]["under"][0]
+    assert (under["windows"], under["windows_below"]) == (4, 0)
+
+
+def test_the_map_holds_the_least_x_of_each_bin() -> None:
+    logged, fcfs = document()["heat"]
+    assert (logged["source"], logged["bin_windows"], logged["left_out"]) == ("logged", 1, 0)
+    assert logged["tenants"] == ["a"]  # b was owed nothing
+    assert logged["x"] == [[0.5, 0.5, 0.5]]  # the drain is left out
+    assert logged["start"][0] == "2026-11-02T10:00:00.000000Z"
+    assert logged["end"] == "2026-11-02T10:03:00.000000Z"
+    assert fcfs["tenants"] == logged["tenants"]
+
+
+def test_bins_begin_at_round_times() -> None:
+    assert [bin_windows(count) for count in (1, 96, 97, 1440, 20160)] == [1, 1, 2, 15, 240]
+    assert bin_windows(1_000_000) == 10_417
 
 
 def test_episode_has_the_worst_of_its_windows() -> None:

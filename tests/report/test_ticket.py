@@ -10,7 +10,8 @@ import pytest
 
 from fairreplay.causes.diagnose import diagnose, with_verdicts
 from fairreplay.causes.episodes import Episode
-from fairreplay.report.ticket import code, episode_markdown, escaped, fenced
+from fairreplay.report.document import episode_row
+from fairreplay.report.ticket import code, escaped, fenced, ticket
 from tests.causes.scenes import asked, config, found, served
 from tests.report.documents import HOSTILE
 
@@ -25,6 +26,11 @@ def told(log: pl.DataFrame, recommend: bool = True) -> Episode:
     episodes, measured, options = found(log, config())
     verdicts = diagnose(log, config(), episodes, options, measured=measured, recommend=recommend)
     return with_verdicts(episodes, verdicts)[0]
+
+
+def episode_markdown(episode: Episode) -> str:
+    """The ticket of what the document holds of an episode."""
+    return ticket(episode_row(episode, {name: [episode.metrics[name]] for name in ("scr", "jfi", "tfr")}))
 
 
 def test_the_ticket_of_a_burst(log: pl.DataFrame) -> None:
