@@ -53,7 +53,7 @@ REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
 
 LOCK_NAME: Final = "lock"
 _SEGMENT_FILE = re.compile(r"[0-9a-f]{16}\.(parquet|jsonl)")
-_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*")
 
 
 class Store:
@@ -285,7 +285,7 @@ class Store:
         """
         name = f"{meta['policy']}-{meta['config_hash']}"
         if not _REPLAY_NAME.fullmatch(name):
-            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '.' and ':'")
+            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '+', '.' and ':'")
         check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
         check_columns(steps, STEP_SCHEMA, "a replay's steps")
 
