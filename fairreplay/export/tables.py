@@ -17,10 +17,10 @@ import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairreplay.errors import UsageError, nearest
+from fairreplay.errors import StoreError, UsageError, nearest
 from fairreplay.export.results import EPISODE_SCHEMA, MEASURED, Measured, Results
 from fairreplay.store.outcomes import LOGGED
-from fairreplay.store.session import batches, identifier, parquet, session
+from fairreplay.store.session import batches, identifier, session, stream
 from fairreplay.store.store import REJECT_SCHEMA
 from fairreplay.trace.schema import SCHEMA
 
@@ -105,11 +105,12 @@ def _in_log_order(results: Results, schema: Schema, replays: dict[str, str]) -> 
     files = store.segment_files()
     if not files:
         return
-    tables = {"requests": parquet(files)}
+    read = [name for name in dict.fromkeys(name.removesuffix("_" + LOGGED) for name in schema) if name in SCHEMA]
+    tables = {"requests": stream(files, read)}
     columns = [f"{LOGGED}.{identifier(name.removesuffix('_' + LOGGED))} AS {identifier(name)}" for name in schema]
     joins = []
     for number, (policy, replay) in enumerate(replays.items()):
-        tables[f"replay{number}"] = parquet([store.replay_file(replay)])
+        tables[f"replay{number}"] = stream([store.replay_file(replay)], ("request_id", *DECIDED))
         joins.append(f"LEFT JOIN replay{number} USING (request_id)")
         for what in DECIDED:
             columns[list(schema).index(f"{what}_{policy}")] = (
@@ -122,9 +123,20 @@ def _in_log_order(results: Results, schema: Schema, replays: dict[str, str]) -> 
         f"ORDER BY {LOGGED}.source, {LOGGED}.seq"
     )
     with TemporaryDirectory(prefix="fairreplay-") as spill, session(store.path, tables, Path(spill)) as connection:
-        for batch in batches(connection, query, [at for _, at in bounds]):
+        found = batches(connection, query, [at for _, at in bounds])
+        while (batch := _next(found, store.path)) is not None:
             frame = pl.DataFrame(batch)
             yield frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+def _next(found: pa.RecordBatchReader, store: Path) -> pa.RecordBatch | None:
+    try:
+        return found.read_next_batch()
+    except StopIteration:
+        return None
+    except (OSError, pa.ArrowException) as error:
+        said = str(error).splitlines()[0]
+        raise StoreError(f"{store}: cannot be read to the end, or the temporary folder is full ({said})") from None
 
 
 def _blocks(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:

@@ -6,7 +6,7 @@ not do: since version 2 a ``COPY ... TO`` fits inside of a ``WITH``, so what it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -14,9 +14,12 @@ from typing import Any, Final, TypeAlias
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from pyarrow import fs
 
-MEMORY_LIMIT: Final = "512MB"
+from fairreplay.errors import StoreError
+
+MEMORY_LIMIT: Final = "256MB"
 """Of a session that may spill; what it sorts or joins beyond that goes to disk."""
 BATCH_ROWS: Final = 1 << 16
 
@@ -38,7 +41,7 @@ def session(
 
     Args:
         store: the only folder that the settings name; nothing in it can be reached by SQL either.
-        tables: names may be any text.
+        tables: names may be any text. A stream is read once.
         spill: a folder for what does not fit into ``MEMORY_LIMIT``, for SQL of our own. Without one no file at all is
             within reach of DuckDB, and the limit is its own (80 % of the memory).
         absent: tables that are listed but not at hand, and what is said to a query that reaches one.
@@ -73,7 +76,29 @@ def batches(connection: Connection, query: str, parameters: list[Any] | None = N
 
 def parquet(paths: Iterable[Path]) -> ds.Dataset:
     """Parquet files as one table; their names are taken literally."""
-    return ds.dataset([str(path) for path in paths], filesystem=fs.LocalFileSystem(), format="parquet")
+    names = [str(path) for path in paths]
+    for name in names:
+        _schema(name)
+    return ds.dataset(names, filesystem=fs.LocalFileSystem(), format="parquet")
+
+
+def stream(paths: Sequence[Path], columns: Sequence[str]) -> pa.RecordBatchReader:
+    """As ``parquet``, for one pass: in less memory, since nothing is read ahead."""
+    schema = pa.schema([_schema(str(paths[0])).field(name) for name in columns])
+
+    def read() -> Iterator[pa.RecordBatch]:
+        for path in paths:
+            with pq.ParquetFile(path) as file:
+                yield from file.iter_batches(BATCH_ROWS, columns=list(columns), use_threads=False)
+
+    return pa.RecordBatchReader.from_batches(schema, (batch.select(columns) for batch in read()))
+
+
+def _schema(path: str) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (OSError, pa.ArrowException):
+        raise StoreError(f"{path}: missing or damaged; make it again ('fairreplay replay' makes replays)") from None
 
 
 def literal(text: str) -> str:

@@ -403,15 +403,15 @@ def claimed(path: Path) -> Iterator[None]:
     check_vacant(path)
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
     make_folder(path)
-    try:
-        with lock_folder(path):
+    with lock_folder(path):
+        try:
             yield
-    finally:
-        if made and not (path / MANIFEST_NAME).exists():
-            with suppress(OSError):
+        finally:
+            if made and not (path / MANIFEST_NAME).exists():
                 (path / LOCK_NAME).unlink(missing_ok=True)
-                for folder in made:
-                    folder.rmdir()
+                with suppress(OSError):  # not empty: somebody else's
+                    for folder in made:
+                        folder.rmdir()
 
 
 def _fault(check: Callable[[], object]) -> str | None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairreplay.config.model import Config
-from fairreplay.errors import UsageError
+from fairreplay.errors import StoreError, UsageError
 from fairreplay.export.results import EPISODE_SCHEMA, Results
 from fairreplay.export.tables import BLOCK_ROWS, TABLES, WRITERS, decision_schema, export
 from fairreplay.metrics.measure import WINDOW_SCHEMA
@@ -206,6 +206,16 @@ def test_a_request_that_a_replay_left_out_has_nulls(tmp_path: Path) -> None:
     served, left_out = rows_of(exported(store, "decisions", "jsonl"))
     assert (served["status_logged"], served["status_fcfs"], served["preemptions_logged"]) == ("ok", "ok", None)
     assert (left_out["status_logged"], left_out["status_fcfs"]) == ("rejected", None)
+
+
+@pytest.mark.parametrize("keep", [0, 400])
+def test_a_damaged_replay_is_an_error_of_the_store(tmp_path: Path, keep: int) -> None:
+    store = stored(tmp_path, *(record(index, request_id=f"r{index}") for index in range(9)))
+    replay(store, Config(), ["fcfs"])
+    file = store.replay_file(store.replay_names()[0])
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(StoreError, match="missing or damaged"):
+        exported(store, "decisions", "jsonl")
 
 
 def test_decisions_without_any_replay(tmp_path: Path) -> None:
