@@ -118,7 +118,8 @@ def _value(value: Any) -> str:
 
 
 def _fields(table: Table) -> dict[str, Any]:
-    return {name: getattr(table, name) for name in type(table).model_fields}
+    values = {name: getattr(table, name) for name in type(table).model_fields}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _table(name: str, values: dict[str, Any], says: str = "") -> list[str]:
