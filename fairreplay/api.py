@@ -18,11 +18,13 @@ from fairreplay.cli.ingest import document, options_of
 from fairreplay.cli.metrics import slid
 from fairreplay.cli.options import DEFAULT_STORE, DEFAULT_T0, cores
 from fairreplay.cli.period import period
+from fairreplay.cli.report import redaction_of
 from fairreplay.config.load import load_config
 from fairreplay.export.results import Results
 from fairreplay.export.sql import answer
 from fairreplay.metrics.options import hop_us, measure_options
 from fairreplay.report.gather import report_document
+from fairreplay.report.previous import load_previous
 from fairreplay.report.write import write_report
 from fairreplay.sandbox.plan import baseline_policy
 from fairreplay.sandbox.replay import replay as run_replay
@@ -210,10 +212,25 @@ def report(
     strict_samples: bool = False,
     refusals: str = "miss",
     spread: str = "phases",
+    previous: PathLike | None = None,
+    redact: str | None = None,
+    redact_key: PathLike | None = None,
 ) -> Path:
-    """Write the page and ``report.json`` beside it; where the page is. A folder takes ``report.html``."""
+    """Write the page, ``report.json`` and the tickets beside it; where the page is. A folder takes ``report.html``.
+
+    Args:
+        previous: ``report.json`` of an earlier report; what changed since is told.
+        redact: ``"tenant"`` puts tenants under pseudonyms, by the key in ``redact_key``.
+    """
     found = _results(store, config, since, until, window, min_samples, strict_samples, refusals, spread)
-    return write_report(report_document(found.store, found.config, found.asked), Path(output)).html
+    document = report_document(
+        found.store,
+        found.config,
+        found.asked,
+        previous=None if previous is None else load_previous(Path(previous)),
+        redaction=redaction_of(redact, _path(redact_key), quiet=True),
+    )
+    return write_report(document, Path(output)).html
 
 
 def sql(
