@@ -19,7 +19,7 @@ from fairreplay.cli.metrics import slid
 from fairreplay.cli.options import DEFAULT_STORE, DEFAULT_T0, cores
 from fairreplay.cli.period import period
 from fairreplay.cli.report import redaction_of
-from fairreplay.config.load import load_config
+from fairreplay.config.load import load_config, with_floor_mode
 from fairreplay.export.results import Results
 from fairreplay.export.sql import answer
 from fairreplay.metrics.options import hop_us, measure_options
@@ -132,17 +132,19 @@ def replay(
     since: Instant | None = None,
     until: Instant | None = None,
     jobs: int | None = None,
+    floors: str | None = None,
 ) -> pl.DataFrame:
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store.
 
     Args:
         policies: names, or ``path/file.py:function`` of your own; none is ``[cluster] policy``.
         jobs: threads; all cores without it. Results do not depend on it.
+        floors: ``"soft"``, ``"hard"`` or ``"off"``, in place of ``[floor] enforce``.
 
     Returns:
         ``REPLAY_SCHEMA``. What became of each request: ``sql("FROM replay_vtc")``.
     """
-    settings = load_config(_path(config))
+    settings = with_floor_mode(load_config(_path(config)), floors)
     begin, end = period(_text(since), _text(until))
     wanted = [policies] if isinstance(policies, str) else list(policies)
     made = run_replay(

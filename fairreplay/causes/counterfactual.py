@@ -327,12 +327,15 @@ def _planned(scene: Scene, interventions: Sequence[Intervention]) -> tuple[Shard
     if all(one["kind"] not in ("undo_weights", "engine", "policy") for one in interventions):
         # an undone change moves no request and no weight
         cluster = resolve_cluster(config, scene.model)
-        settings = {
-            types: settings_over_time(cluster, config, policy, types, scene.load.start_us)
-            for types in sorted({shard.workload.types for shard in scene.shards})
-        }
         return tuple(
-            replace(shard, plan=replace(shard.plan, settings=settings[shard.workload.types])) for shard in scene.shards
+            replace(
+                shard,
+                plan=replace(
+                    shard.plan,
+                    settings=settings_over_time(cluster, config, policy, shard.workload, scene.load.start_us),
+                ),
+            )
+            for shard in scene.shards
         )
     return shards(scene.load, config, policy)
 

@@ -17,7 +17,7 @@ from fairreplay.metrics.measure import Measured, measure, slos_of
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.sandbox.plan import baseline_policy, choose, policy_name
 from fairreplay.sandbox.replay import find_replays
-from fairreplay.store.outcomes import LOGGED, outcome
+from fairreplay.store.outcomes import LOGGED, outcomes
 from fairreplay.store.store import Store
 
 
@@ -30,7 +30,7 @@ class Source:
     replay: str | None
     is_baseline: bool
     outcome: pl.DataFrame
-    """Canonical columns; all that is stored, also what arrived outside of the measured period."""
+    """Canonical columns; also what arrived outside of the measured period, up to ``LEAD`` before it."""
     measured: Measured
     episodes: tuple[Episode, ...]
     raw_only_windows: int | None = None
@@ -38,6 +38,8 @@ class Source:
 
 
 PERIOD: Final = timedelta(days=14)
+LEAD: Final = timedelta(days=1)
+"""What arrived so long before the period is read too: it may still be served in it, and shows what is usual."""
 
 
 def period_of(store: Store, options: MeasureOptions) -> MeasureOptions:
@@ -85,12 +87,14 @@ def sources(store: Store, config: Config, options: MeasureOptions, progress: Pro
     if options.since or options.until:
         found |= find_replays(store, config, options.since, options.until)
     baseline = baseline_policy(config)
-    outcomes: list[tuple[str | None, str | None, pl.DataFrame]] = [(None, None, outcome(store, LOGGED))]
-    for name in sorted(found, key=lambda name: (name != baseline, name)):
-        outcomes.append((name, found[name], outcome(store, found[name])))
-    slo = next((slo for _, _, rows in outcomes if (slo := slos_of(rows, config, options))[0]), ({}, False))
+    names = sorted(found, key=lambda name: (name != baseline, name))
+    begin = None if options.since is None else options.since - LEAD
+    rows_of = outcomes(store, [found[name] for name in names], begin)
+    decided: list[tuple[str | None, str | None, pl.DataFrame]] = [(None, None, rows_of[0])]
+    decided += [(name, found[name], rows) for name, rows in zip(names, rows_of[1:], strict=True)]
+    slo = next((slo for _, _, rows in decided if (slo := slos_of(rows, config, options))[0]), ({}, False))
     made = []
-    for policy, replay, rows in outcomes:
+    for policy, replay, rows in decided:
         source = policy or LOGGED
         measured = measure(rows, config, options, source, slo)
         made.append(
@@ -105,7 +109,7 @@ def sources(store: Store, config: Config, options: MeasureOptions, progress: Pro
             )
         )
         if progress is not None:
-            progress(len(made), len(outcomes))
+            progress(len(made), len(decided))
     return made
 
 

@@ -22,7 +22,7 @@ from fairreplay.cli.period import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
-    from fairreplay.planning.calibrate import Calibration, OnSimulation
+    from fairreplay.planning.calibrate import Calibration
 
 SIMULATIONS = 100
 
@@ -61,7 +61,7 @@ def calibrate(
     path = config if config is not None else Path(DEFAULT_NAME)
     given = path.read_text(encoding="utf-8") if path.exists() else ""
     frame = open_store(store).requests(begin, end)
-    with _progress(enabled=not quiet) as on_simulation:
+    with console.progress("calibrate", "simulations", quiet=quiet or json) as on_simulation:
         fitted = fit(
             frame,
             settings,
@@ -77,34 +77,6 @@ def calibrate(
         console.out_json({"output": str(output), **asdict(fitted)})
     elif not quiet:
         console.out(_summary(fitted, output))
-
-
-class _progress:  # noqa: N801 (a context manager that reads like a function)
-    """A bar on stderr, only on a terminal; inside it, the callback for ``fit``."""
-
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
-
-    def __enter__(self) -> OnSimulation | None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        terminal = Console(stderr=True)
-        self._bar = Progress(console=terminal, transient=True) if self._enabled and terminal.is_terminal else None
-        if self._bar is None:
-            return None
-        self._bar.start()
-        task = self._bar.add_task("Simulating", total=None)
-        bar = self._bar
-
-        def show(done: int, most: int) -> None:
-            bar.update(task, completed=done, total=most)
-
-        return show
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
 
 def _summary(fitted: Calibration, output: Path) -> str:

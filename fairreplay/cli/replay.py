@@ -39,6 +39,10 @@ def replay(
             help="A policy, or path/file.py:function for your own; repeat for more [default: [cluster] policy].",
         ),
     ] = None,
+    floors: Annotated[
+        str | None,
+        typer.Option("--floors", help='Type floors: "soft", "hard" or "off" [default: [floor] enforce].'),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Threads over replicas and policies [default: all cores].")
     ] = None,
@@ -61,7 +65,7 @@ def replay(
     quiet: QuietOption = False,
 ) -> None:
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store."""
-    from fairreplay.config.load import load_config
+    from fairreplay.config.load import load_config, with_floor_mode
     from fairreplay.sandbox.plan import baseline_policy, with_known_policies
     from fairreplay.sandbox.replay import find_replays
     from fairreplay.sandbox.replay import replay as run
@@ -69,7 +73,7 @@ def replay(
 
     begin, end = period(since, until)
     interval = period(emit_since, emit_until, "--emit-since", "--emit-until")
-    settings = load_config(config)
+    settings = with_floor_mode(load_config(config), floors)
     baseline = baseline_policy(settings)
     policies = policy or [baseline]
     _check_emit(emit, output, policies, interval)

@@ -186,7 +186,7 @@ def document(done: Review) -> dict[str, Any]:
         **summary(done.document, done.latest),
         "level": worst_of_document(done.document)[0],
         "kept": {"report": str(done.kept.html), "document": str(done.kept.json)},
-        "previous": None if done.previous is None else str(done.previous),
+        "previous_report": None if done.previous is None else str(done.previous),
         "policies": list(done.policies),
         "replayed": [one.policy for one in done.replays],
         "removed_replays": list(done.removed),

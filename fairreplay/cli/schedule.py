@@ -16,7 +16,7 @@ KINDS = ("cron", "systemd", "k8s")
 
 
 def schedule(
-    kind: Annotated[str, typer.Argument(metavar="cron|systemd|k8s", help="Whose entry is printed.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Whose entry is printed: cron, systemd or k8s.")],
     sources: Annotated[list[str], typer.Argument(metavar="SRC...", help="The logs, as `review` takes them.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the reports.")] = Path(
         "reports"

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fairreplay.config.commitments import with_commitments
 from fairreplay.config.explain import explained
-from fairreplay.config.model import Config, resolve_cluster
+from fairreplay.config.model import Config, Floor, resolve_cluster
 from fairreplay.errors import UsageError
 
 DEFAULT_NAME = "fairreplay.toml"
@@ -32,6 +32,24 @@ def load_config(path: Path | None) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"config {path}: cannot be read: {error}") from None
     return parse_config(text, str(path))
+
+
+def with_floor_mode(config: Config, mode: str | None) -> Config:
+    """``config`` with ``[floor] enforce`` as ``mode`` says ("soft", "hard", "off"; None: as it is).
+
+    Raises:
+        UsageError: another mode, or what it needs is not set.
+    """
+    if mode is None:
+        return config
+    if mode not in ("soft", "hard", "off"):
+        raise UsageError(f'--floors {mode}: write "soft", "hard" or "off"')
+    enforce = None if mode == "off" else mode
+    try:
+        floor = Floor.model_validate(config.floor.model_dump() | {"enforce": enforce})
+    except ValidationError as error:
+        raise UsageError(f"--floors {mode}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+    return config.model_copy(update={"floor": floor})
 
 
 def parse_config(text: str, name: str) -> Config:

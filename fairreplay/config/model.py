@@ -13,6 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 PolicyName = str
 Quantile = Literal["p50", "p90", "p99"]
 QUANTILES: tuple[Quantile, ...] = ("p50", "p90", "p99")
+Victim = Literal["last", "priority", "least-computed"]
+"""Who loses its KV blocks when they run out."""
 
 
 def _utc(value: object) -> object:
@@ -99,6 +101,8 @@ class EngineKeys(Table):
     batching: Literal["mixed", "prefill-first"] | None = None
     prefill_interval: int | None = Field(None, ge=0)
     admission: Literal["chunk", "reserve"] | None = None
+    victim: Victim | None = None
+    queue_limit: int | None = Field(None, ge=1)
     speed: float | None = Field(None, gt=0)
     step_time: StepTime | None = None
 
@@ -158,7 +162,10 @@ class Defaults(Table):
 
 
 class TypeTable(Table):
-    """``[types.NAME]`` declares a request type; its keys come with the controls that read them."""
+    """``[types.NAME]`` declares a request type."""
+
+    floor: float | None = Field(None, ge=0, le=1)
+    """Its part of the tokens served, where ``[floor] enforce`` is on; none: no floor."""
 
 
 RuleColumn = Literal[
@@ -224,10 +231,25 @@ class TypeRule(Table):
         return values
 
 
+FloorMode = Literal["soft", "hard"]
+
+
 class Floor(Table):
     rule: Literal["cv", "eta", "inverse-sigma"] = "cv"
     reserve: float = Field(0.4, ge=0, le=1)
     eta: float = Field(0.5, ge=0)
+    enforce: FloorMode | None = None
+    """In the sandbox: a type below its floor goes first (soft); what is kept for a type is lent to none (hard)."""
+    window_tokens: int | None = Field(None, ge=1)
+    """``hard``: tokens that a replica serves in a window; floors are parts of these."""
+    reserve_tokens: int | None = Field(None, ge=0)
+    """``hard``: the tokens of a window that are kept for the type ``chat``, in place of its floor."""
+
+    @model_validator(mode="after")
+    def _hard_floors_are_tokens(self) -> Floor:
+        if self.enforce == "hard" and self.window_tokens is None:
+            raise ValueError('enforce = "hard" needs window_tokens, the tokens that a replica serves in a window')
+        return self
 
 
 class Emergency(Table):
@@ -250,6 +272,32 @@ class PolicyTable(Table):
     prompt_cost: int = Field(1, ge=0)
     output_cost: int = Field(2, ge=0)
     lift: bool = True
+    quantum: int = Field(512, ge=1, le=10**6)
+    """``drr``: prompt tokens that a tenant of weight 1 may spend at each visit."""
+    predicted_output: int = Field(128, ge=0, le=10**6)
+    """``wfq``: output tokens expected of a tenant of which no request has finished yet."""
+    quantile: Quantile = "p99"
+    """``edf``, ``wfq+edf`` and ``qoserve``: the TTFT target that deadlines are made of."""
+    quantiles: tuple[Quantile, ...] = QUANTILES
+    """``quantile``: the targets whose error budgets count."""
+    history: int = Field(100, ge=1, le=10_000)
+    """``quantile``: of how many of a tenant's last requests it counts the misses."""
+    gamma_ms: float = Field(0.0, ge=0, le=10_000)
+    """``quantile``: by how much each doubling of a tenant's service moves its deadlines back."""
+    alpha_ms: float = Field(0.1, ge=0, le=10_000)
+    """``qoserve``: by how much each prompt token moves a deadline back."""
+    slack_ms: float = Field(0.0, ge=0)
+    """``wfq+edf``: a head whose deadline is closer than this goes first."""
+    preemption_threshold: int | None = Field(None, ge=0)
+    """``priority``: a request that does not fit takes the place of those whose number is larger by more than this."""
+    rpm: int = Field(20, ge=1, le=10**9)
+    """``rpm-limit``: requests of a tenant that pass in any minute."""
+
+    @model_validator(mode="after")
+    def _some_quantile(self) -> PolicyTable:
+        if not self.quantiles:
+            raise ValueError('quantiles is empty: name at least one of "p50", "p90", "p99"')
+        return self
 
 
 class Config(Table):
@@ -313,6 +361,10 @@ class Engine(Table):
     batching: Literal["mixed", "prefill-first"] = "mixed"
     prefill_interval: int = 10
     admission: Literal["chunk", "reserve"] = "chunk"
+    victim: Victim | None = None
+    """None: the policy's own: by priority under ``priority``, else the last."""
+    queue_limit: int | None = None
+    """A request that arrives at a replica while so many wait is refused."""
     speed: float = 1.0
     step_time: StepTime = StepTime()
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Literal
 
+from fairreplay.config.durations import WHOLE_PERIOD, window_us
 from fairreplay.config.model import STRICT_SAMPLES, Config, MinSamples
 from fairreplay.errors import UsageError
 
-WHOLE_PERIOD: Final = 0
-_UNITS_US: Final = {
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60_000_000,
-    "min": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-}
+__all__ = ["WHOLE_PERIOD", "MeasureOptions", "hop_us", "measure_options", "window_us"]
 
 
 @dataclass(frozen=True)
@@ -81,13 +73,3 @@ def hop_us(text: str, option: str, size_us: int) -> int:
     if hop == WHOLE_PERIOD or size_us == WHOLE_PERIOD or size_us % hop:
         raise UsageError(f"{option} {text!r}: must be a whole part of the window's size, {size_us / 1e6:g} s")
     return hop
-
-
-def window_us(text: str, option: str) -> int:
-    """``"60s"``, ``"5m"``, ``"1h"``, ``"1d"`` in microseconds; ``"0"`` is the whole period."""
-    if text.strip() == "0":
-        return WHOLE_PERIOD
-    match = re.fullmatch(r"\s*(\d{1,9})\s*([a-z]+)\s*", text)
-    if match is None or match[2] not in _UNITS_US or int(match[1]) == 0:
-        raise UsageError(f'{option} {text!r}: must be a number with a unit such as "60s", "5m", "1h", or "0"')
-    return int(match[1]) * _UNITS_US[match[2]]

@@ -223,7 +223,7 @@ def _simulate(problem: _Problem, values: Values) -> _Outcome:
     logs: list[dict[str, Floats]] = []
     simulations: list[dict[str, Floats]] = []
     for shard, log in zip(problem.planned, problem.observed, strict=True):
-        settings = settings_over_time(cluster, config, policy, shard.workload.types, problem.load.start_us)
+        settings = settings_over_time(cluster, config, policy, shard.workload, problem.load.start_us)
         result = compiled.run(shard.workload, Plan(settings=settings, weights=shard.plan.weights))
         known = ~np.isnan(log.finished)
 

@@ -10,7 +10,7 @@ from typing import Literal
 from fairreplay.causes.review import configured
 from fairreplay.config.model import Config, Tenant, resolve_cluster
 from fairreplay.errors import FairReplayError, UsageError, nearest
-from fairreplay.sandbox.plan import baseline_policy, settings_over_time
+from fairreplay.sandbox.plan import Named, baseline_policy, settings_over_time
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.replay import find_replays
 from fairreplay.store.store import Store
@@ -30,13 +30,14 @@ class Finding:
 def of_config(config: Config) -> list[Finding]:
     """What the config itself gets wrong beyond its keys and types: policies that lack their settings, weight rules."""
     found: list[Finding] = []
+    named = Named(tenants=tuple(config.tenants), types=tuple(config.types))
     for name in dict.fromkeys((baseline_policy(config), *config.policies)):
         if ":" in name:
             continue
         try:
             configured(config.model_copy(update={"policies": {name: config.policy_table(name)}}))
             for model in (None, *config.models):
-                settings_over_time(resolve_cluster(config, model), config, name, ("",), 0)
+                settings_over_time(resolve_cluster(config, model), config, name, named, 0)
         except UsageError as error:
             found.append(Finding("error", "config", str(error)))
     cluster_policies = [change.policy for change in config.cluster.changes if change.policy is not None]

@@ -70,8 +70,8 @@ def fixes(document: Document) -> Chart | None:
     every, shown = len(shown), shown[:FIXES_MAX]
     if not shown:
         return None
-    several = sum(row["type"] is not None for row in document["types"]) > 1
-    panels = METRICS if several else METRICS[:2]
+    starved = [fix[side].get("tfr") for _, _, fix in shown for side in ("before", "after")]
+    panels = METRICS if any(value is not None and value < 1 for value in starved) else METRICS[:2]
     places = list(range(len(shown)))
     figure = layout(height=110 + 26 * len(shown), hovermode="closest")
     figure["legend"] = LEGEND
@@ -113,7 +113,7 @@ def fixes(document: Document) -> Chart | None:
                 }
             )
         figure[f"xaxis{number}"] = axis(
-            title={"text": f"{label}, mean over the episode"},
+            title={"text": f"mean {label}"},
             range=[-0.04 * top, 1.06 * top],
             domain=[panel * width + (0.02 if panel else 0), (panel + 1) * width - 0.02],
             anchor="y",
@@ -122,7 +122,7 @@ def fixes(document: Document) -> Chart | None:
         if limit is not None:
             figure["shapes"].append(
                 {"type": "line", "xref": f"x{number}", "yref": "paper", "x0": limit, "x1": limit, "y0": 0, "y1": 1}
-                | {"line": {"color": "var(--yellow)", "width": 1, "dash": "dash"}, "layer": "below"}
+                | {"line": {"color": "var(--yellow)", "width": 1, "dash": "dash"}, "layer": "between"}
             )
     figure["yaxis"] = axis(
         tickvals=places,

@@ -56,7 +56,7 @@ def attainment(document: Document, model: str | None, index: int, looks: dict[st
     )
     figure["shapes"] = [
         {"type": "line", "xref": "x", "yref": "paper", "x0": 1, "x1": 1, "y0": 0, "y1": 1}
-        | {"line": {"color": "var(--red)", "width": 1, "dash": "dot"}, "layer": "below"}
+        | {"line": {"color": "var(--red)", "width": 1, "dash": "dot"}, "layer": "between"}
     ]
     said = []
     for source in points:

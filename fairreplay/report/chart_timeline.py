@@ -184,7 +184,7 @@ def _threshold_lines(levels: dict[str, float], row: int) -> list[Json]:
             "y0": levels[level],
             "y1": levels[level],
             "line": {"color": f"var(--{level})", "width": 1, "dash": dash},
-            "layer": "below",
+            "layer": "between",  # above the grid, below the lines
         }
         for level, dash in (("yellow", "dash"), ("red", "dot"))
         if level in levels

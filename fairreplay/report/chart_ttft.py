@@ -43,7 +43,7 @@ def ttft(document: Document, model: str | None, index: int, looks: dict[str, Sty
             at = slo[key] / 1000
             figure["shapes"].append(
                 {"type": "line", "xref": "x", "yref": "y", "x0": at, "x1": at, "y0": 0, "y1": q}
-                | {"line": {"color": "var(--muted)", "width": 1, "dash": "dot"}, "layer": "below"}
+                | {"line": {"color": "var(--muted)", "width": 1, "dash": "dot"}, "layer": "between"}
             )
             figure["annotations"].append(
                 {"x": math.log10(at), "y": q, "xref": "x", "yref": "y", "showarrow": True, "arrowhead": 0, "ax": -22}

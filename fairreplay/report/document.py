@@ -57,6 +57,10 @@ from fairreplay.report.tables import (
 from fairreplay.report.versions import NO_ESTIMATES
 
 TITLE: Final = "FairReplay report"
+NO_DECISIONS: Final = (
+    "Nothing could be judged: the log holds arrivals only, and no replay of the baseline policy stands for production."
+)
+NOT_JUDGED: Final = "Nothing could be judged: no window has enough requests for SCR, JFI or TFR."
 ASSUMED_SLO: Final = (
     "assumed: 1.5 times the pooled P50, P90 and P99 of all tenants over the windows whose pooled P50 is at most the "
     "median window's"
@@ -73,14 +77,16 @@ def build(
     validation: Validation | None = None,
     differences: Sequence[Decisions] = (),
     episode_differences: Mapping[str, Sequence[Decisions]] | None = None,
+    production: str | None = None,
 ) -> Document:
     """The document of a period.
 
     ``sources`` begins with the log; ``episodes`` are those of the log, ``validation`` a held-out log
     (``report.validation``), ``differences`` what the replays decided otherwise (``report.differences``), in the period
-    and by episode.
+    and by episode. ``production``: the source that the verdict judges; the log if none is named.
     """
     logged = sources[0]
+    judged = next((facts for facts in sources if facts.name == production), logged)
     groups = models(logged.outcome)
     timeline = [_series(facts, model) for model in groups for facts in sources]
     decided = episode_differences or {}
@@ -95,7 +101,7 @@ def build(
         "period": _period(logged, groups, options),
         "sources": [_source(facts) for facts in sources],
         "redacted": None,
-        "verdict": _verdict(logged, [_group(logged, model, timeline, rows) for model in groups]),
+        "verdict": _verdict(logged, [_group(judged, model, timeline, rows) for model in groups]),
         "previous": None,
         "validation": validation,
         "timeline": timeline,
@@ -243,7 +249,7 @@ def _causes(episodes: Sequence[EpisodeRow]) -> list[CauseCount]:
 def _sentence(figures: Sequence[Figure], episodes: int, degraded: int, judged: int, minutes: float) -> str:
     """The group's period in one sentence: fair or not, for how long, at what figures."""
     if judged == 0:
-        return "Nothing could be judged: no window has enough requests for SCR, JFI or TFR."
+        return NOT_JUDGED
     said = ", ".join(
         f"{figure['metric'].upper()} {text.number(figure['value'])} ({figure['level']})"
         for figure in figures
@@ -258,10 +264,14 @@ def _sentence(figures: Sequence[Figure], episodes: int, degraded: int, judged: i
 
 
 def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
-    if len(groups) == 1:
-        sentence = groups[0]["sentence"]
-    elif not groups:
+    rows = logged.outcome
+    arrivals_only = not rows.is_empty() and rows["first_token_at"].null_count() == len(rows)
+    if not groups:
         sentence = "No requests in the period: nothing to judge."
+    elif not any(group["windows_judged"] for group in groups):
+        sentence = NO_DECISIONS if arrivals_only and groups[0]["source"] == logged.name else NOT_JUDGED
+    elif len(groups) == 1:
+        sentence = groups[0]["sentence"]
     else:
         unfair = [group for group in groups if group["windows_degraded"]]
         sentence = (
@@ -273,8 +283,7 @@ def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
     return {
         "sentence": sentence,
         "assumed_slo": logged.measured.assumed_slo,
-        "simulated_baseline": not logged.outcome.is_empty()
-        and logged.outcome["first_token_at"].null_count() == len(logged.outcome),
+        "simulated_baseline": arrivals_only,
         "groups": list(groups),
     }
 

@@ -54,7 +54,7 @@ def report_document(
         found = [redaction.source(source) for source in found]
         config, known = redaction.config(config), redaction.store(known)
     found = explained(found, config, options, jobs=JOBS, progress=progress)
-    judged = production(found).episodes
+    judged = production(found)
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]
     common = _common(logged.outcome, [source.outcome for source in found[1:]])
@@ -65,10 +65,11 @@ def report_document(
         options=options,
         store=known,
         sources=facts,
-        episodes=judged,
+        episodes=judged.episodes,
         validation=validation,
         differences=of_period(found, options),
-        episode_differences=of_episodes(found, options, judged),
+        episode_differences=of_episodes(found, options, judged.episodes),
+        production=judged.name,
     )
     if previous is not None:
         document["previous"] = difference(document, previous)
@@ -98,5 +99,7 @@ def _over_common(logged: Source, common: pl.DataFrame, config: Config, options: 
 
 def _common(logged: pl.DataFrame, replays: Sequence[pl.DataFrame]) -> pl.DataFrame:
     for rows in replays:
+        if len(rows) == len(logged) and (rows["request_id"] == logged["request_id"]).all():
+            continue
         logged = logged.join(rows, on="request_id", how="semi", maintain_order="left")
     return logged

@@ -17,6 +17,7 @@ from fairreplay.errors import FairReplayError, UsageError
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.report.archive import State, earlier, page_name, publish, read_state, reviewed_at_s
 from fairreplay.report.gather import report_document
+from fairreplay.report.previous import load_previous
 from fairreplay.report.provenance import config_digest
 from fairreplay.report.schema import Document
 from fairreplay.report.write import Written
@@ -57,6 +58,7 @@ class Review:
     latest: Written
     kept: Written
     previous: Path | None
+    """The earlier review that the report tells the difference to."""
     warnings: tuple[str, ...]
 
 
@@ -87,13 +89,13 @@ def review(
         with stage("ingest", "rows") as told:
             ingested = ingest(names, store_path, replace(ingesting or IngestOptions(), progress=told))
         store = open_store(store_path)
-        options = _since_last(store, folder, options) if since_last else options
+        options, repeats = _since_last(store, folder, options) if since_last else (options, ())
         options = period_of(store, options)
         done = _replayed(store, config, chosen, options, jobs, stage)
         until = options.until or _after_the_last(store)
-        previous, warnings = _previous(folder, until)
+        path, previous, warnings = _previous(folder, until)
         with stage("report", "episodes") as told:
-            document = report_document(store, config, options, progress=told)
+            document = report_document(store, config, options, previous=previous, progress=told)
         state = State(options.since, until, page_name(until), store.digest(), config_digest(config))
         removed = _remove_useless(store)
         latest, kept = publish(folder, document, state)
@@ -107,19 +109,20 @@ def review(
         document=document,
         latest=latest,
         kept=kept,
-        previous=previous,
-        warnings=warnings,
+        previous=path,
+        warnings=(*repeats, *warnings),
     )
 
 
-def _since_last(store: Store, folder: Path, options: MeasureOptions) -> MeasureOptions:
+def _since_last(store: Store, folder: Path, options: MeasureOptions) -> tuple[MeasureOptions, tuple[str, ...]]:
+    """The period after the last review, or that of the last one, and a word on it, where nothing arrived since."""
     last = read_state(folder)
     if last is None:
-        return options
-    is_new = (options.until is None or options.until > last.until) and _after_the_last(store) > last.until
-    if is_new:
-        return replace(options, since=last.until)
-    return replace(options, since=last.since, until=options.until)
+        return options, ()
+    if (options.until is None or options.until > last.until) and _after_the_last(store) > last.until:
+        return replace(options, since=last.until), ()
+    said = f"no request arrived since the last review, to {last.until:%Y-%m-%d %H:%M} UTC: its period again"
+    return replace(options, since=last.since), (said,)
 
 
 def _replayed(
@@ -151,9 +154,15 @@ def _newest(arrivals: Sequence[str | None]) -> datetime | None:
     return max((datetime.fromisoformat(at).astimezone(UTC) for at in arrivals if at is not None), default=None)
 
 
-def _previous(folder: Path, until: datetime) -> tuple[Path | None, tuple[str, ...]]:
-    found = earlier(folder, until)
-    return (found[0] if found else None), ()
+def _previous(folder: Path, until: datetime) -> tuple[Path | None, Document | None, tuple[str, ...]]:
+    """The latest earlier review that can be read, and what is wrong with later ones: that alone stops no review."""
+    warnings: list[str] = []
+    for path in earlier(folder, until):
+        try:
+            return path, load_previous(path), tuple(warnings)
+        except FairReplayError as error:
+            warnings.append(f"not compared with: {error}")
+    return None, None, tuple(warnings)
 
 
 def _remove_useless(store: Store) -> tuple[str, ...]:

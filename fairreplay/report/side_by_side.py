@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from fairreplay.causes.review import Source, inside, period_of, production
+import polars as pl
+
+from fairreplay.causes.review import LEAD, Source, inside, period_of, production
 from fairreplay.config.model import Config
 from fairreplay.errors import UsageError
 from fairreplay.metrics.measure import measure, slos_of
@@ -17,7 +19,7 @@ from fairreplay.report.gather import COMMON
 from fairreplay.report.review import Stage, silent
 from fairreplay.sandbox.plan import baseline_policy, choose, policy_name
 from fairreplay.sandbox.replay import find_replays, replay
-from fairreplay.store.outcomes import LOGGED, outcome
+from fairreplay.store.outcomes import LOGGED, outcomes
 from fairreplay.store.store import Store
 
 Period = tuple[datetime | None, datetime | None]
@@ -47,9 +49,11 @@ def policies(
     wanted = [name for name in names if name != LOGGED]
     if not names:
         wanted = [baseline, *(name for name in _found(store, config, options) if name != baseline)]
-    sources = [_logged(store, config, options)]
     made = _replays(store, config, options, wanted, jobs, stage)
-    sources += [_replayed(store, config, options, name, label, sources[0]) for label, name in made.items()]
+    rows, *others = outcomes(store, list(made.values()), _begin(options))
+    sources = [_logged(rows, config, options)]
+    for (label, name), outcome in zip(made.items(), others, strict=True):
+        sources.append(_replayed(outcome, config, options, name, label, sources[0]))
     found = _beside(sources, config, options, is_log_ranked=LOGGED in names)
     return Compared("policies", found, sources[0].measured.assumptions)
 
@@ -70,11 +74,12 @@ def configs(
     said: dict[str, None] = {}
     for label, config in settings.items():
         own = period_of(store, options[label])
-        logged = _logged(store, config, own)
+        (name,) = _replays(store, config, own, [baseline_policy(config)], jobs, stage).values()
+        rows, outcome = outcomes(store, [name], _begin(own))
+        logged = _logged(rows, config, own)
         if not sources:
             sources.append(logged)
-        made = _replays(store, config, own, [baseline_policy(config)], jobs, stage)
-        sources += [_replayed(store, config, own, name, label, logged) for name in made.values()]
+        sources.append(_replayed(outcome, config, own, name, label, logged))
         said |= dict.fromkeys(logged.measured.assumptions)
     targets = [source.measured.slo for source in sources]
     if any(one != targets[0] for one in targets):
@@ -101,13 +106,13 @@ def periods(
     said: dict[str, None] = {}
     for label, (since, until) in spans.items():
         own = replace(options, since=since, until=until)
-        logged = _logged(store, config, own)
+        logged = _logged(outcomes(store, [], _begin(own))[0], config, own)
         if inside(logged.outcome, own).is_empty():
             raise UsageError(f"{label}: no request arrived in this period")
         judged = logged
         if production([logged, replace(logged, is_baseline=True)]) is not logged:
-            made = _replays(store, config, own, [baseline_policy(config)], jobs, stage)
-            judged = next(_replayed(store, config, own, name, policy, logged) for policy, name in made.items())
+            ((policy, name),) = _replays(store, config, own, [baseline_policy(config)], jobs, stage).items()
+            judged = _replayed(outcomes(store, [name], _begin(own))[1], config, own, name, policy, logged)
         found += candidates(label, inside(judged.outcome, own), judged.measured, is_ranked=True)
         said |= dict.fromkeys(judged.measured.assumptions)
     return Compared("periods", tuple(found), tuple(said))
@@ -132,13 +137,17 @@ def _replays(
     return {policy: found[policy] for policy in chosen}
 
 
-def _logged(store: Store, config: Config, options: MeasureOptions) -> Source:
-    rows = outcome(store, LOGGED)
+def _begin(options: MeasureOptions) -> datetime | None:
+    return None if options.since is None else options.since - LEAD
+
+
+def _logged(rows: pl.DataFrame, config: Config, options: MeasureOptions) -> Source:
     return Source(LOGGED, None, None, False, rows, measure(rows, config, options, LOGGED), ())
 
 
-def _replayed(store: Store, config: Config, options: MeasureOptions, name: str, label: str, logged: Source) -> Source:
-    rows = outcome(store, name)
+def _replayed(
+    rows: pl.DataFrame, config: Config, options: MeasureOptions, name: str, label: str, logged: Source
+) -> Source:
     targets = (logged.measured.slo, logged.measured.assumed_slo)
     if not targets[0]:
         targets = slos_of(rows, config, options)

@@ -26,6 +26,9 @@ MAX_PERIOD_PS: Final = 2**63 - 1 - 10 * 86_400 * PS_PER_SECOND
 WEIGHT_SCALE: Final = 2**20
 """Service counters count ``tokens * cost * inverse_weight`` where ``inverse_weight = round(WEIGHT_SCALE / weight)``."""
 
+NO_CAP: Final = 2**62
+"""Tokens that no type is served in a window."""
+
 FLOOR_SCALE: Final = 2**20
 """A type's floor is its share of the tokens served, times this."""
 
@@ -38,7 +41,22 @@ NO_REASON: Final = 0
 NEVER_FITS: Final = 1
 LIVELOCK: Final = 2
 TOO_LONG: Final = 3
-REASON_NAMES: Final = {NO_REASON: "", NEVER_FITS: "never_fits", LIVELOCK: "livelock", TOO_LONG: "too_long"}
+RATE_LIMITED: Final = 4
+QUEUE_FULL: Final = 5
+REASON_NAMES: Final = {
+    NO_REASON: "",
+    NEVER_FITS: "never_fits",
+    LIVELOCK: "livelock",
+    TOO_LONG: "too_long",
+    RATE_LIMITED: "rate_limited",
+    QUEUE_FULL: "queue_full",
+}
+
+VICTIMS: Final = ("last", "priority", "least-computed")
+"""Who loses its KV blocks when they run out: see ``EngineSettings.victim``."""
+
+QUANTILES: Final = (50, 90, 99)
+"""What TTFT targets are given for."""
 
 
 @dataclass(frozen=True)
@@ -68,23 +86,27 @@ class UserRank:
 
 @dataclass(frozen=True)
 class TypeFloors:
-    """Soft floors: heads of a type that was served less than its share go before all others.
+    """Floors of request types, in tokens since the current window began.
 
-    A type is below its floor while ``served * FLOOR_SCALE < share * served by all types``, in tokens since the current
-    window began: prompt tokens count at first admission, output tokens as they are sampled.
+    Soft: heads of a type that was served less than its share go before all others; a type is below its floor while
+    ``served * FLOOR_SCALE < share * served by all types``. Hard: heads of a type that has been served ``caps`` tokens
+    are barred until the window ends, whether anybody else waits or not. Prompt tokens count at first admission, output
+    tokens as they are sampled.
     """
 
     shares: tuple[int, ...]
     """By type index, scaled by ``FLOOR_SCALE``; types without an entry have no floor."""
     window_ps: int = 60 * PS_PER_SECOND
     """Windows follow each other from instant 0 on."""
+    caps: tuple[int, ...] = ()
+    """By type index; types without an entry are never barred."""
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy's name and parameters, as integers.
+    """A policy's name and parameters, as integers; each policy's file says which of them it reads.
 
-    ``type_rank[k]`` orders request types for ``type-priority``; costs are service units a token for ``vtc``.
+    ``type_rank[k]`` orders request types for ``type-priority``; costs are service units a token.
     """
 
     name: str = "fcfs"
@@ -96,6 +118,29 @@ class PolicySpec:
     """For the policy ``user`` alone."""
     floors: TypeFloors | None = None
     """Enforced ahead of any policy's rank."""
+    slo_ps: tuple[tuple[int, int, int], ...] = ()
+    """By tenant index: the TTFT targets of ``QUANTILES``, for the policies that know deadlines."""
+    quantile: int = 2
+    """Place in ``QUANTILES`` of the one target that a deadline is made of."""
+    quantiles: tuple[int, ...] = (0, 1, 2)
+    """Places in ``QUANTILES`` of the targets that ``quantile`` weighs, upward."""
+    history: int = 100
+    """Of how many of a tenant's last requests ``quantile`` counts the misses."""
+    gamma_ps: int = 0
+    """By how much a deadline of ``quantile`` moves back with each doubling of its tenant's service."""
+    alpha_ps: int = 0
+    """By how much a deadline of ``qoserve`` moves back with each prompt token."""
+    slack_ps: int = 0
+    """Under ``wfq+edf`` a head goes first once its deadline is closer than this."""
+    quantum: int = 512
+    """Tokens that a tenant of weight 1 may spend at each visit of ``drr``."""
+    predicted_output: int = 128
+    """Output tokens that ``wfq`` expects of a tenant of which none has finished yet."""
+    rpm: int = 20
+    """Requests of a tenant that ``rpm-limit`` lets through in any 60 s."""
+    preemption_threshold: int | None = None
+    """Under ``priority``: a head that does not fit takes the place of requests whose priority number is larger by more
+    than this (SGLang); None: nobody is preempted for a head (vLLM)."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +168,14 @@ class EngineSettings:
     prefill_interval: int = 10
     reserve_full_kv: bool = False
     """Admission holds the whole KV of a request (prompt and output) from the start."""
+    queue_limit: int = 0
+    """A request that arrives while so many wait is refused; 0: no limit."""
+    victim: str = ""
+    """One of ``VICTIMS``; empty: ``priority`` under the policy of that name, else ``last``, as vLLM does.
+
+    ``last`` is the end of the running list, ``priority`` the largest (priority, arrival), ``least-computed`` the
+    fewest computed tokens, of equals the latest of the running list.
+    """
 
 
 @dataclass(frozen=True)
@@ -157,6 +210,8 @@ class Workload:
     tenants: tuple[str, ...]
     """Sorted by name: some policies break ties by tenant index."""
     types: tuple[str, ...]
+    over_limit: Int64s | None = None
+    """1 for requests that ``rpm-limit`` refuses; None: reckoned from this workload alone."""
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
@@ -206,6 +261,11 @@ class Step:
 OnStep = Callable[[Step], None]
 
 
+def victim_rule(settings: EngineSettings) -> str:
+    """Who loses its blocks under these settings: one of ``VICTIMS``."""
+    return settings.victim or ("priority" if settings.policy.name == "priority" else "last")
+
+
 def check_plan(plan: Plan) -> None:
     """Refuse a plan that no engine can run.
 
@@ -226,6 +286,8 @@ def check_plan(plan: Plan) -> None:
             raise ValueError("async_scheduling does not go with prefill-first batching")
         if (settings.policy.name == "user") != (settings.policy.rank is not None):
             raise ValueError(f'policy {settings.policy.name!r}: a user\'s rank goes with the policy "user"')
+        if settings.victim and settings.victim not in VICTIMS:
+            raise ValueError(f"victim {settings.victim!r}: must be one of {', '.join(VICTIMS)}")
         if settings.policy.floors is not None and settings.policy.floors.window_ps < 1:
             raise ValueError("type floors need a window of at least 1 ps")
         for name in ("block_size", "enable_prefix_caching", "async_scheduling"):

@@ -35,6 +35,7 @@ def select(workload: Workload, rows: NDArray[np.bool_]) -> Workload:
         request_weight=of(workload.request_weight),
         prefix_start=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[rows])]),
         prefix_ids=of(workload.prefix_ids, np.repeat(rows, lengths)),
+        over_limit=None if workload.over_limit is None else of(workload.over_limit),
     )
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
 
-from fairreplay.config.model import BEFORE_ALL, Cluster, Config, Engine, EngineChange, resolve_cluster
+from fairreplay.config.durations import window_us
+from fairreplay.config.model import BEFORE_ALL, QUANTILES, Cluster, Config, Engine, EngineChange, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox.engine import (
+    FLOOR_SCALE,
     MAX_PERIOD_PS,
     PS_PER_SECOND,
     PS_PER_US,
@@ -28,10 +30,12 @@ from fairreplay.sandbox.engine import (
     Plan,
     PolicySpec,
     StepTime,
+    TypeFloors,
     UserRank,
     Workload,
 )
-from fairreplay.sandbox.policies import POLICIES
+from fairreplay.sandbox.policies import KNOW_DEADLINES, POLICIES
+from fairreplay.sandbox.policies.rpm_limit import over_limit
 from fairreplay.sandbox.policies.user import load_rank
 from fairreplay.trace.schema import ORDER
 from fairreplay.trace.values import epoch_us
@@ -39,6 +43,13 @@ from fairreplay.trace.values import epoch_us
 DEFAULT_POLICY: Final = "fcfs"
 MAX_STEP_PS: Final = 86_400 * PS_PER_SECOND
 """A step time model whose largest step takes longer than a day is a mistake of units."""
+DAY_PS: Final = 86_400 * PS_PER_SECOND
+HOUR_US: Final = 3_600_000_000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LEAST_PROTECTED: Final = Fraction(1, 2)
+MOST_PROTECTED: Final = Fraction(3, 2)
+RESERVED_TYPE: Final = "chat"
+"""Whose tokens ``[floor] reserve_tokens`` keeps."""
 MIN_WEIGHT: Final = Fraction(1, 10**6)
 MAX_WEIGHT: Final = Fraction(10**6)
 
@@ -62,6 +73,24 @@ State = TypeVar("State")
 
 Choice = str | UserRank
 """A policy of the sandbox by its name, or a ranking of the user's own."""
+
+
+class Names(Protocol):
+    """What settings depend on of a workload."""
+
+    @property
+    def tenants(self) -> tuple[str, ...]: ...
+
+    @property
+    def types(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class Named:
+    """Tenants and types without their requests."""
+
+    tenants: tuple[str, ...]
+    types: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -248,18 +277,46 @@ def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] |
     """
     config, _ = with_known_policies(config)
     name = policy_name(policy)
-    weights = _weigher(config, is_baseline=name == baseline_policy(config))
+    is_baseline = name == baseline_policy(config)
+    weights = _weigher(config, is_baseline)
+    if not is_baseline and config.weights.rule == "protected":
+        weights = protected(weights, config, load)
     made: list[Shard] = []
-    for part in parts(load, config) if planned is None else planned:
+    planned = parts(load, config) if planned is None else planned
+    limits: dict[str | None, Int64s] | None = None
+    for part in planned:
         work = part.workload
         if weights.by_row:
             work = replace(work, request_weight=_row_weights(load.frame, part.rows))
+        if policy_limits(part.cluster, policy, is_baseline=is_baseline):
+            limits = limits or _over_limits(load, planned, config.policy_table("rpm-limit").rpm)
+            work = replace(work, over_limit=limits[part.model][part.rows])
         plan = Plan(
-            settings=settings_over_time(part.cluster, config, policy, work.types, load.start_us),
+            settings=settings_over_time(part.cluster, config, policy, work, load.start_us),
             weights=_weights_over_time(weights, work.tenants, load.start_us),
         )
         made.append(Shard(model=part.model, replica=part.replica, rows=part.rows, workload=work, plan=plan))
     return tuple(made)
+
+
+def policy_limits(cluster: Cluster, policy: Choice, *, is_baseline: bool) -> bool:
+    """Whether ``rpm-limit`` is in force at any time."""
+    if not is_baseline:
+        return policy == "rpm-limit"
+    return any(engine.policy == "rpm-limit" for engine in (cluster.engine, *(state for _, state in cluster.changes)))
+
+
+def _over_limits(load: Load, planned: Sequence[Part], rpm: int) -> dict[str | None, Int64s]:
+    """By model, for each row of the load: 1 if the gateway before all replicas refuses it."""
+    arrival_ps = (load.frame["arrived_at"].to_physical().to_numpy() - load.start_us) * PS_PER_US
+    tenant = load.frame["tenant"].cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
+    found = {}
+    for model in dict.fromkeys(part.model for part in planned):
+        rows = np.sort(np.concatenate([part.rows for part in planned if part.model == model]))
+        over = np.zeros(len(load.frame), np.int64)
+        over[rows] = over_limit(arrival_ps[rows], tenant[rows], rpm)
+        found[model] = over
+    return found
 
 
 def _models(frame: pl.DataFrame) -> list[str | None]:
@@ -309,7 +366,7 @@ def stable_hash(text: str) -> int:
 
 
 def settings_over_time(
-    cluster: Cluster, config: Config, policy: Choice, types: Sequence[str], start_us: int
+    cluster: Cluster, config: Config, policy: Choice, names: Names, start_us: int
 ) -> tuple[tuple[int, EngineSettings], ...]:
     """The engine's settings from each instant on; what changed before the start is the first state."""
     is_baseline = policy_name(policy) == baseline_policy(config)
@@ -318,7 +375,7 @@ def settings_over_time(
         for name in ("block_size", "enable_prefix_caching", "async_scheduling"):
             if getattr(engine, name) != getattr(cluster.engine, name):
                 raise UsageError(f"cluster.changes: {name} cannot change during a replay: replay the two periods apart")
-        spec = _policy_spec(config, engine.policy if is_baseline else policy, types)
+        spec = _policy_spec(config, engine.policy if is_baseline else policy, names)
         _put(states, at, start_us, _engine_settings(engine, spec))
     return tuple(states)
 
@@ -333,19 +390,80 @@ def _put(states: list[tuple[int, State]], at: datetime | None, start_us: int, st
     states.append((at_ps, state))
 
 
-def _policy_spec(config: Config, policy: Choice, types: Sequence[str]) -> PolicySpec:
+def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
     table = config.policy_table(policy_name(policy))
+    floors = type_floors(config, names.types)
     if isinstance(policy, UserRank):
-        return PolicySpec(name="user", prompt_cost=table.prompt_cost, output_cost=table.output_cost, rank=policy)
+        return PolicySpec(
+            name="user", prompt_cost=table.prompt_cost, output_cost=table.output_cost, rank=policy, floors=floors
+        )
     check_policy(policy)
     rank: tuple[int, ...] = ()
     if policy == "type-priority":
         if not table.order:
             raise UsageError('policy "type-priority" needs [policies.type-priority] order = ["first type", ...]')
-        rank = tuple(table.order.index(name) if name in table.order else len(table.order) for name in types)
+        rank = tuple(table.order.index(name) if name in table.order else len(table.order) for name in names.types)
     return PolicySpec(
-        name=policy, prompt_cost=table.prompt_cost, output_cost=table.output_cost, lift=table.lift, type_rank=rank
+        name=policy,
+        prompt_cost=table.prompt_cost,
+        output_cost=table.output_cost,
+        lift=table.lift,
+        type_rank=rank,
+        slo_ps=tuple(_targets(config, policy, name) for name in names.tenants) if policy in KNOW_DEADLINES else (),
+        quantile=QUANTILES.index(table.quantile),
+        quantiles=tuple(sorted({QUANTILES.index(name) for name in table.quantiles})),
+        history=table.history,
+        gamma_ps=_picoseconds_of_ms(table.gamma_ms),
+        alpha_ps=_picoseconds_of_ms(table.alpha_ms),
+        slack_ps=_picoseconds_of_ms(table.slack_ms),
+        quantum=table.quantum,
+        predicted_output=table.predicted_output,
+        rpm=table.rpm,
+        preemption_threshold=table.preemption_threshold if policy == "priority" else None,
+        floors=floors,
     )
+
+
+def type_floors(config: Config, types: Sequence[str]) -> TypeFloors | None:
+    """The floors that ``[floor] enforce`` puts in force, None if it does not.
+
+    Hard: of the ``window_tokens`` of a window each type may take all but what is kept for the others.
+
+    Raises:
+        UsageError: no type has a floor, or they add up to more than there is.
+    """
+    floor = config.floor
+    if floor.enforce is None:
+        return None
+    share = {name: Fraction(repr(own.floor)) for name, own in config.types.items() if own.floor}
+    if not share and not floor.reserve_tokens:
+        raise UsageError(f'[floor] enforce = "{floor.enforce}" needs floors: set [types.NAME] floor = 0.1')
+    kept = {name: int(part * (floor.window_tokens or 0)) for name, part in share.items()}
+    if floor.enforce == "hard" and floor.reserve_tokens is not None:
+        kept[RESERVED_TYPE] = floor.reserve_tokens
+    if sum(share.values()) > 1 or sum(kept.values()) > (floor.window_tokens or sum(kept.values())):
+        raise UsageError(f"the floors of types {', '.join(sorted({*share, *kept}))} add up to more than is served")
+    window_ps = window_us(config.window.size, "window.size") * PS_PER_US
+    if floor.enforce == "soft":
+        return TypeFloors(tuple(int(share.get(name, 0) * FLOOR_SCALE) for name in types), window_ps)
+    others = {name: sum(kept.values()) - kept.get(name, 0) for name in types}
+    return TypeFloors((), window_ps, tuple((floor.window_tokens or 0) - others[name] for name in types))
+
+
+def _targets(config: Config, policy: str, tenant: str) -> tuple[int, int, int]:
+    """The tenant's TTFT targets in picoseconds; what lies a day or more away is as good as a day."""
+    slo = config.slo_ttft_ms(tenant)
+    if slo is None:
+        raise UsageError(
+            f"policy {policy!r} needs TTFT targets, and tenant {tenant!r} has none: set [defaults] slo_ttft_ms = "
+            "{ p50 = ..., p90 = ..., p99 = ... }"
+        )
+    p50, p90, p99 = (min(_picoseconds_of_ms(getattr(slo, q)), DAY_PS) for q in QUANTILES)
+    return p50, p90, p99
+
+
+def _picoseconds_of_ms(ms: float) -> int:
+    return picoseconds(ms, 1000.0)
 
 
 def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
@@ -385,6 +503,8 @@ def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
         prefill_first=engine.batching == "prefill-first",
         prefill_interval=engine.prefill_interval,
         reserve_full_kv=engine.admission == "reserve",
+        victim=engine.victim or "",
+        queue_limit=engine.queue_limit or 0,
     )
 
 
@@ -435,13 +555,55 @@ def _weigher(config: Config, is_baseline: bool) -> _Weigher:
             by_row=True, at=lambda tenant, at: static(tenant, at) or share(tenant, at) or Fraction(1), instants=instants
         )
     rule = config.weights.rule
-    if rule == "protected":
-        raise UsageError('[weights] rule = "protected" is not simulated yet: use "committed", "static" or "logged"')
+    by_promise = rule in ("committed", "protected")
     return _Weigher(
         by_row=rule == "logged",
-        at=lambda tenant, at: (share(tenant, at) if rule == "committed" else None) or static(tenant, at) or Fraction(1),
+        at=lambda tenant, at: (share(tenant, at) if by_promise else None) or static(tenant, at) or Fraction(1),
         instants=instants,
     )
+
+
+def protected(base: _Weigher, config: Config, load: Load) -> _Weigher:
+    """Committed shares times ``clip(C tau / U, 1/2, 3/2)``, brought back to their sum, anew every hour.
+
+    C are the tenant's committed tokens of the calendar month (UTC), U its prompt and output tokens that arrived since
+    the month began, or the load if that began later; tau the part of the month that has passed since then. U = 0 gives
+    3/2. Tenants without a commitment keep their weight.
+    """
+    arrived_us = load.frame["arrived_at"].to_physical().to_numpy()
+    tokens = load.frame["prompt_tokens"].cast(pl.Int64) + load.frame["output_tokens"].cast(pl.Int64).fill_null(0)
+    names = load.frame["tenant"].cast(pl.String).to_numpy()
+    spent: dict[str, tuple[Int64s, Int64s]] = {}
+    for name in config.commitments():
+        own = names == name
+        spent[name] = arrived_us[own], np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens.to_numpy()[own])])
+    weights: dict[datetime, dict[str, Fraction]] = {}
+
+    def paced(at: datetime) -> dict[str, Fraction]:
+        begins = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        month_us = epoch_us((begins + timedelta(days=32)).replace(day=1)) - epoch_us(begins)
+        now_us, since_us = epoch_us(at), max(epoch_us(begins), load.start_us)
+        found = {}
+        for name, promised in config.commitments(at).items():
+            instants, total = spent.get(name, (arrived_us[:0], np.zeros(1, np.int64)))
+            used = int(total[np.searchsorted(instants, now_us)] - total[np.searchsorted(instants, since_us)])
+            pace = Fraction(promised * (now_us - since_us), month_us * used) if used else MOST_PROTECTED
+            found[name] = base.at(name, at) * min(max(pace, LEAST_PROTECTED), MOST_PROTECTED)
+        whole = sum((base.at(name, at) for name in found), Fraction(0))
+        scale = whole / sum(found.values()) if found else Fraction(1)
+        return {name: weight * scale for name, weight in found.items()}
+
+    def weight(tenant: str, at: datetime | None) -> Fraction:
+        if at is None:
+            return base.at(tenant, at)
+        if at not in weights:
+            weights[at] = paced(at)
+        return weights[at].get(tenant) or base.at(tenant, at)
+
+    start = EPOCH + timedelta(microseconds=load.start_us)
+    hours = (int(arrived_us[-1]) - load.start_us) // HOUR_US + 1
+    hourly = {start + timedelta(hours=hour) for hour in range(1, hours + 1)}
+    return _Weigher(by_row=False, at=weight, instants=tuple(sorted(hourly | set(base.instants))))
 
 
 def weight_in_force(config: Config, tenant: str, at: datetime) -> Fraction:

@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Iterator
 
 from fairreplay.sandbox.engine import Workload
-from fairreplay.sandbox.floors import SoftFloors
+from fairreplay.sandbox.floors import Floors
 from fairreplay.sandbox.policies.base import Policy
 
 QueueKey = tuple[int, int, int]
@@ -41,13 +41,15 @@ class WaitingQueues:
         if self._waiting_of_tenant[tenant] == 1:
             policy.on_queue_filled(tenant)
 
-    def head(self, policy: Policy, floors: SoftFloors | None = None) -> int:
+    def head(self, policy: Policy, floors: Floors | None = None) -> int | None:
         """The request that goes next: lowest rank among the heads, those of types below their floor before others.
 
-        Ties go by (arrival, order in the source); where the policy ranks tenants, by the tenant's name first.
+        Ties go by (arrival, order in the source); where the policy ranks tenants, by the tenant's name first. None: the
+        types of all heads are barred.
         """
-        if len(self._queues) == 1:
-            return next(iter(self._queues.values()))[0]
+        queues = {key: queue for key, queue in self._queues.items() if not (floors and floors.bars(key[1]))}
+        if len(queues) <= 1:
+            return next((queue[0] for queue in queues.values()), None)
         return min(
             (
                 floors.rank(key[1]) if floors else 0,
@@ -55,7 +57,7 @@ class WaitingQueues:
                 key[0] if policy.ranks_tenants else 0,
                 queue[0],
             )
-            for key, queue in self._queues.items()
+            for key, queue in queues.items()
         )[3]
 
     def remove(self, request: int, policy: Policy) -> None:

@@ -24,6 +24,7 @@ from fairreplay.sandbox.engine import (
     NEVER_FITS,
     NO_REASON,
     OK,
+    QUEUE_FULL,
     REFUSED,
     TOO_LONG,
     UNFINISHED,
@@ -36,8 +37,9 @@ from fairreplay.sandbox.engine import (
     StepTime,
     Workload,
     check_plan,
+    victim_rule,
 )
-from fairreplay.sandbox.floors import SoftFloors
+from fairreplay.sandbox.floors import Floors
 from fairreplay.sandbox.kv import CountedKv, PrefixKv
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.base import HeadState, Policy
@@ -127,7 +129,8 @@ class _Engine:
         self.settings: EngineSettings = plan.settings[0][1]
         self.settings_next = 1
         self.weights_next = 1
-        self.floors: SoftFloors | None = None
+        self.victims = victim_rule(self.settings)
+        self.floors: Floors | None = None
         self.policy: Policy = self._make_policy(plan.weights[0][1])
         self.queues = WaitingQueues(workload)
         usable = self.settings.num_gpu_blocks - 1
@@ -143,6 +146,8 @@ class _Engine:
         self.busy_until = 0
         self.decode_steps = self.settings.prefill_interval
         self.pass_cap = _NO_CAP
+        self.yielded = 0
+        self.made_room_for = -1
         self.passes = 0
         self.idle_passes = 0
         self.steps = 0
@@ -220,6 +225,10 @@ class _Engine:
                 self._refuse(request, TOO_LONG)
             elif not self._ever_fits(request):
                 self._refuse(request, NEVER_FITS)
+            elif reason := self.policy.refuses(index):
+                self._refuse(request, reason)
+            elif 0 < self.settings.queue_limit <= len(self.queues):
+                self._refuse(request, QUEUE_FULL)
             else:
                 self.policy.on_arrival(index)
                 self._enqueue(request)
@@ -232,9 +241,11 @@ class _Engine:
             self.settings_next += 1
         while self.weights_next < len(self.plan.weights) and self.plan.weights[self.weights_next][0] <= self.clock:
             self.policy.weights = self.plan.weights[self.weights_next][1]
+            self.policy.on_weights()
             self.weights_next += 1
         if self.settings is before:
             return
+        self.victims = victim_rule(self.settings)
         if self.settings.policy != before.policy:
             self._change_policy()
         if self.settings.num_gpu_blocks != before.num_gpu_blocks:
@@ -252,12 +263,23 @@ class _Engine:
         policy = User(spec, self.workload) if spec.rank else POLICIES[spec.name](spec, self.workload)
         policy.weights = weights
         policy.head_state = self._head_state
-        self.floors = SoftFloors(spec.floors, self.workload) if spec.floors else None
+        policy.cached_tokens = self._cached_tokens
+        self.floors = Floors(spec.floors, self.workload) if spec.floors else None
         return policy
 
     def _head_state(self, index: int) -> HeadState:
         request = self.requests[index]
-        return HeadState(self.clock, request.known, request.preemptions, len(self.queues), len(self.running))
+        return HeadState(
+            now_ps=self.clock,
+            known_tokens=request.known,
+            preemptions=request.preemptions,
+            waiting=len(self.queues),
+            running=len(self.running),
+            prefill_token_ps=self.settings.step_time.prefill_token,
+        )
+
+    def _cached_tokens(self, index: int) -> int:
+        return self.kv.hit(index, self.requests[index].known).count * self.settings.block_size
 
     def _change_policy(self) -> None:
         """The new policy starts with fresh counters and sees the waiting requests arrive in order."""
@@ -273,11 +295,12 @@ class _Engine:
     def _schedule(self) -> list[_Request]:
         """Decide the batch; ``tokens`` of each request in it says how many it computes."""
         settings = self.settings
+        self._make_room()
         self.pass_cap = self._cap()
         if settings.prefill_first:
             return self._schedule_prefill_first()
         batch, left = self._schedule_running(self.running, settings.max_num_batched_tokens)
-        if not self.preempted:
+        if len(self.preempted) == self.yielded:
             batch += self._admit(left)
         return batch
 
@@ -285,7 +308,7 @@ class _Engine:
         prefilling = [request for request in self.running if request.prefilling]
         batch, left = self._schedule_running(prefilling, self.settings.max_num_batched_tokens)
         due = len(prefilling) == len(self.running) or self.decode_steps >= self.settings.prefill_interval
-        if (prefilling or due) and not self.preempted:
+        if (prefilling or due) and len(self.preempted) == self.yielded:
             batch += self._admit(left)
         if batch:
             self.decode_steps = 0
@@ -341,7 +364,7 @@ class _Engine:
                 batch.append(request)
                 budget -= tokens
                 continue
-            if not self.policy.preempts_by_priority:
+            if self.victims == "last":
                 break
         return batch, budget
 
@@ -351,7 +374,12 @@ class _Engine:
         batch: list[_Request] = []
         most = settings.max_num_active_seqs or settings.max_num_seqs
         while len(self.queues) and budget > 0 and len(self.running) < most:
-            request = self.requests[self.queues.head(self.policy, self.floors)]
+            index = self.queues.head(self.policy, self.floors)
+            if index is None:
+                break
+            request = self.requests[index]
+            if self.yielded and index != self.made_room_for:
+                break
             hit = self.kv.hit(request.index, request.known)
             cached = hit.count * settings.block_size
             wanted = min(request.known - cached, self.pass_cap)
@@ -363,6 +391,8 @@ class _Engine:
             watermark = settings.watermark_blocks if self.running else 0
             if checked - hit.count + hit.evictable + watermark > self.kv.free:
                 break
+            if not request.admitted:
+                self.policy.on_admit(request.index, cached)
             self._leave_queue(request)
             self.kv.admit(request.index, hit, blocks)
             request.computed = cached
@@ -373,7 +403,6 @@ class _Engine:
                 request.admitted = True
                 self.cached[request.index] = cached
                 self.scheduled_ps[request.index] = self.clock
-                self.policy.on_admit(request.index)
                 if self.floors:
                     self.floors.on_admit(request.index)
             self.running.append(request)
@@ -381,9 +410,56 @@ class _Engine:
             budget -= tokens
         return batch
 
+    def _make_room(self) -> None:
+        """SGLang's preemption: the head of lowest priority number takes blocks and seat of much less urgent requests.
+
+        Only if all of them together have what it lacks; then the least urgent first, of equals the latest, until it
+        fits. In the same pass it alone is admitted, if the running ones have left it its blocks.
+        """
+        self.yielded = 0
+        threshold = self.settings.policy.preemption_threshold
+        if threshold is None or not len(self.queues) or not self.running:
+            return
+        index = self.queues.head(self.policy, self.floors)
+        if index is None:
+            return
+        head = self.requests[index]
+        urgent = [request for request in self.running if request.priority - head.priority > threshold]
+        urgent.sort(key=lambda request: (-request.priority, -request.index))
+        if not urgent or self._lacks(head) > sum(self.kv.owned(request.index) for request in urgent):
+            return
+        most = self.settings.max_num_active_seqs or self.settings.max_num_seqs
+        for request in urgent:
+            if self._lacks(head) <= 0 and len(self.running) < most:
+                return
+            self._preempt(request)
+            self.yielded += 1
+            self.made_room_for = index
+
+    def _lacks(self, head: _Request) -> int:
+        """Blocks that admission of ``head`` would need beyond the free ones, were it alone in its pass."""
+        settings = self.settings
+        hit = self.kv.hit(head.index, head.known)
+        cached = hit.count * settings.block_size
+        tokens = min(head.known - cached, settings.max_num_batched_tokens)
+        blocks = self._blocks(self._final_tokens(head) if settings.reserve_full_kv else cached + tokens)
+        if settings.scheduler_reserve_full_isl:
+            blocks = max(blocks, self._blocks(head.known))
+        watermark = settings.watermark_blocks if self.running else 0
+        return blocks - hit.count + hit.evictable + watermark - self.kv.free
+
+    def _wait_for(self, instant_ps: int) -> None:
+        """Nothing runs and nobody may be admitted before ``instant_ps``; an arrival may come first."""
+        upcoming = len(self.requests)
+        if upcoming < len(self.workload) and self.arrival_step is None:
+            instant_ps = min(instant_ps, int(self.workload.arrival_ps[upcoming]))
+        self.clock = max(self.clock, instant_ps)
+
     def _victim(self) -> _Request:
-        if self.policy.preempts_by_priority:
+        if self.victims == "priority":
             return max(self.running, key=lambda request: (request.priority, request.arrival))
+        if self.victims == "least-computed":
+            return min(reversed(self.running), key=lambda request: request.computed)
         return self.running[-1]
 
     def _preempt(self, victim: _Request) -> None:
@@ -452,6 +528,7 @@ class _Engine:
                     self.floors.on_tokens(index, 1)
             if self.first_token_ps[index] == NEVER:
                 self.first_token_ps[index] = self.clock
+                self.policy.on_first_token(index, self.clock - request.arrival)
             if request.sampled >= request.output:
                 self._finish(request)
 
@@ -465,6 +542,7 @@ class _Engine:
         self.finished_ps[request.index] = self.clock
         self.status[request.index] = OK
         self.finished.append(request.index)
+        self.policy.on_finish(request.index, request.sampled)
 
     def _refuse(self, request: _Request, reason: int) -> None:
         """A request that is not (or no longer) in any queue is turned away for good."""
@@ -477,7 +555,12 @@ class _Engine:
         """An empty engine that admits nobody refuses the head; endless mutual preemption refuses the youngest."""
         self.idle_passes += 1
         if not batch and not took_output and not self.preempted and not self.running and len(self.queues):
-            request = self.requests[self.queues.head(self.policy, self.floors)]
+            head = self.queues.head(self.policy, self.floors)
+            if head is None and self.floors:
+                self._wait_for(self.floors.window_end_ps)
+                return
+            assert head is not None
+            request = self.requests[head]
         elif self.idle_passes > PASSES_WITHOUT_PROGRESS_MAX:
             self.idle_passes = 0
             request = self.requests[max(self.queues, default=max((r.index for r in self.running), default=0))]

@@ -43,6 +43,7 @@ from fairreplay.sandbox.plan import (
     shards,
     take_load,
 )
+from fairreplay.sandbox.policies import KNOW_DEADLINES
 from fairreplay.sandbox.policies.user import try_rank
 from fairreplay.sandbox.pool import Progress, Watch, run_tasks
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
@@ -216,12 +217,37 @@ def config_hash(
             if tenant != Tenant(slo_ttft_ms=tenant.slo_ttft_ms)  # an empty table says nothing
         },
         "weights": config.weights.model_dump(mode="json"),
+        **_targets(config, policy),
+        **_enforced_floors(config),
         "parameters": config.policy_table(policy).model_dump(mode="json"),
     }
     if rank_digest is not None:
         decides["rank"] = rank_digest
     text = json.dumps(decides, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _targets(config: Config, policy: str) -> dict[str, object]:
+    """TTFT targets, where a policy that can be in force makes deadlines of them."""
+    policies = {policy}
+    if policy == baseline_policy(config):
+        for name in (None, *config.models):
+            cluster = resolve_cluster(config, name)
+            policies |= {engine.policy for engine in (cluster.engine, *(state for _, state in cluster.changes))}
+    if not policies & KNOW_DEADLINES:
+        return {}
+    own = {name: tenant.slo_ttft_ms for name, tenant in sorted(config.tenants.items())} | {
+        "": config.defaults.slo_ttft_ms
+    }
+    return {"targets": {name: None if slo is None else slo.model_dump(mode="json") for name, slo in own.items()}}
+
+
+def _enforced_floors(config: Config) -> dict[str, object]:
+    """Type floors, where they are in force."""
+    if config.floor.enforce is None:
+        return {}
+    shares = {name: own.floor for name, own in sorted(config.types.items())}
+    return {"floors": [config.floor.model_dump(mode="json"), shares, config.window.size]}
 
 
 def run_shards(load: Load, planned: Sequence[Shard]) -> Replayed:

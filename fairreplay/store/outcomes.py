@@ -38,6 +38,46 @@ def outcome(
     """
     if source == LOGGED:
         return store.requests(since, until, columns)
+    return _joined(store, source, since, until, columns)
+
+
+def outcomes(store: Store, replays: Sequence[str], since: datetime | None = None) -> list[pl.DataFrame]:
+    """The log from ``since`` on, and the outcome of each of ``replays``: as ``outcome`` gives them, but shared.
+
+    Replays of one load differ in what was decided; the other columns exist once, which is most of the memory.
+    """
+    logged = store.requests(since)
+    bases, found = [logged], [logged]
+    for name in replays:
+        replayed = store.replay_requests(name)
+        base = next((one for one in bases if _are_same(one, replayed)), None)
+        if base is None:
+            base = logged.join(replayed.select("request_id"), on="request_id", how="semi", maintain_order="left")
+            if len(base) < len(replayed):  # it begins before ``since``
+                replayed = replayed.join(base.select("request_id"), on="request_id", how="semi", maintain_order="left")
+            base = next((one for one in bases if _are_same(one, replayed)), base)
+            if not _are_same(base, replayed):  # in another order: as one by one
+                found.append(_joined(store, name, since, None, COLUMNS))
+                continue
+            bases.append(base)
+        refused = replayed["status"] == "rejected"
+        generated = base["output_tokens"]
+        if refused.any():
+            generated = base.select(
+                pl.when(refused).then(pl.lit(0, pl.UInt32)).otherwise(pl.col("output_tokens")).alias("output_tokens")
+            ).to_series()
+        found.append(base.with_columns(*(replayed[column] for column in _REPLACED), generated))
+    return [check_columns(frame, SCHEMA, "an outcome") for frame in found]
+
+
+def _are_same(base: pl.DataFrame, replayed: pl.DataFrame) -> bool:
+    """Both hold the same requests in the same order."""
+    return len(base) == len(replayed) and bool((base["request_id"] == replayed["request_id"]).all())
+
+
+def _joined(
+    store: Store, source: str, since: datetime | None, until: datetime | None, columns: Sequence[str]
+) -> pl.DataFrame:
     kept = [name for name in dict.fromkeys(["request_id", *columns]) if name not in _REPLACED]
     decided = [name for name in _REPLACED if name in columns or name == "status"]
     logged = store.requests(since, until, kept)

@@ -39,13 +39,19 @@ _WRITING: Final[dict[str, Any]] = {
         *("tenant", "type", "model", "replica", "status", "precision", "session_id", "source"),
         "prefix_ids.list.element",
     ],
+    # Only arrivals and counts are looked for by range.
+    "write_statistics": _COUNTS,
     # The Parquet types say it all; Arrow's own schema beside them would say it again.
     "store_schema": False,
 }
 
 
+TEXT_BYTES_MAX: Final = 1 << 27
+"""A row group ends before its names take more: in a frame a name may stand a million times and be held once."""
+
+
 class RowGroups:
-    """Frames of any height into a file with row groups of ``group_rows``."""
+    """Frames of any height into a file with row groups of ``group_rows``, lower where names are very long."""
 
     def __init__(self, path: Path, group_rows: int = ROW_GROUP_ROWS) -> None:
         self._writer = pq.ParquetWriter(path, _ARROW, **_WRITING)
@@ -55,6 +61,7 @@ class RowGroups:
         self._under_way: Future[None] | None = None
         self._waiting: list[pl.DataFrame] = []
         self._waiting_rows = 0
+        self._waiting_bytes = 0
         self.rows = 0
         self.filled_columns: set[str] = set()
         """Columns that are not null in every row."""
@@ -63,11 +70,15 @@ class RowGroups:
         """Arrivals of the first and the last row."""
 
     def add(self, frame: pl.DataFrame) -> None:
-        self._waiting.append(frame)
-        self._waiting_rows += frame.height
-        self.rows += frame.height
-        while self._waiting_rows >= self._group_rows:
-            self._write(self._group_rows)
+        for part, text_bytes in _parts(frame):
+            if self._waiting_rows and self._waiting_bytes + text_bytes > TEXT_BYTES_MAX:
+                self._write(self._waiting_rows)
+            self._waiting.append(part)
+            self._waiting_rows += part.height
+            self._waiting_bytes += text_bytes
+            self.rows += part.height
+            while self._waiting_rows >= self._group_rows:
+                self._write(self._group_rows)
 
     def close(self) -> None:
         """Write what waits and the footer; again is no harm."""
@@ -87,6 +98,7 @@ class RowGroups:
         waiting = pl.concat(self._waiting)
         group, rest = waiting[:rows], waiting[rows:]
         self._waiting, self._waiting_rows = [rest], rest.height
+        self._waiting_bytes = _text_bytes(rest) if rest.height else 0
         self.filled_columns |= {column.name for column in group if column.null_count() < rows}
         arrivals = group["arrived_at"].cast(pl.Int64)
         self.first_us = arrivals[0] if self.first_us is None else self.first_us
@@ -102,6 +114,21 @@ class RowGroups:
     def _compress(self, group: pl.DataFrame) -> None:
         table = group.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).cast(_ARROW).combine_chunks()
         self._writer.write_table(table, row_group_size=self._group_rows)
+
+
+def _text_bytes(frame: pl.DataFrame) -> int:
+    return int(frame.select(pl.sum_horizontal(pl.col(pl.String).str.len_bytes().sum())).item())
+
+
+def _parts(frame: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, int]]:
+    """``frame`` in parts whose names take up to ``TEXT_BYTES_MAX`` (but for single rows), and how many bytes."""
+    text_bytes = _text_bytes(frame)
+    if text_bytes <= TEXT_BYTES_MAX or frame.height <= 1:
+        yield frame, text_bytes
+        return
+    half = frame.height // 2
+    yield from _parts(frame[:half])
+    yield from _parts(frame[half:])
 
 
 def read_row_groups(path: Path, columns: list[str] | None = None) -> Iterator[pl.DataFrame]:

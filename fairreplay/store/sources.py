@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from glob import glob, has_magic
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -25,6 +26,9 @@ STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
 COPY_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 1 << 20
+REASON_SHOWN: Final = 240
+GCS_PATIENCE: Final = timedelta(seconds=15)
+"""The library itself tries for 15 minutes, also where nothing can be reached at all."""
 _COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 _REMOTE: Final = re.compile(r"(s3|gs|az)://")
 
@@ -156,7 +160,7 @@ def _filesystem(name: str) -> tuple[Any, str]:
     if scheme == "az":
         return _azure(name), path
     if scheme == "gs":
-        return fs.GcsFileSystem(), path
+        return fs.GcsFileSystem(retry_time_limit=GCS_PATIENCE), path
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if endpoint is None and region is None:
@@ -211,6 +215,8 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 def _unreachable(name: str, error: Exception) -> BadInputError:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
+    if len(reason) > REASON_SHOWN:
+        reason = reason[:REASON_SHOWN] + "…"
     return BadInputError(f"{name}: cannot be read ({reason}); check the name, the credentials and the network")
 
 

@@ -53,7 +53,7 @@ REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
 
 LOCK_NAME: Final = "lock"
 _SEGMENT_FILE = re.compile(r"[0-9a-f]{16}\.(parquet|jsonl)")
-_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+_REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*")
 
 
 class Store:
@@ -285,7 +285,7 @@ class Store:
         """
         name = f"{meta['policy']}-{meta['config_hash']}"
         if not _REPLAY_NAME.fullmatch(name):
-            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '.' and ':'")
+            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '+', '.' and ':'")
         check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
         check_columns(steps, STEP_SCHEMA, "a replay's steps")
 
@@ -403,15 +403,15 @@ def claimed(path: Path) -> Iterator[None]:
     check_vacant(path)
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
     make_folder(path)
-    try:
-        with lock_folder(path):
+    with lock_folder(path):
+        try:
             yield
-    finally:
-        if made and not (path / MANIFEST_NAME).exists():
-            with suppress(OSError):
+        finally:
+            if made and not (path / MANIFEST_NAME).exists():
                 (path / LOCK_NAME).unlink(missing_ok=True)
-                for folder in made:
-                    folder.rmdir()
+                with suppress(OSError):  # not empty: somebody else's
+                    for folder in made:
+                        folder.rmdir()
 
 
 def _fault(check: Callable[[], object]) -> str | None:

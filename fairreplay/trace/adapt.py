@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import polars as pl
+
 from fairreplay.errors import UsageError, nearest
+from fairreplay.trace.columnwise import ByColumns, DeclinedError, either
 from fairreplay.trace.fields import Columns, Format, Record, Sample, Skipped, Text
 from fairreplay.trace.paths import find_path, paths_of, walk
 from fairreplay.trace.redact import holds_text
@@ -15,8 +18,8 @@ Change = Callable[[Record, Record], Record]
 """(the record as read, the record as the format prepared it) -> what the rules see."""
 
 
-def changed(log_format: Format, columns: Columns, change: Change) -> Format:
-    """``log_format`` with these columns, every prepared record passed through ``change``."""
+def changed(log_format: Format, columns: Columns, change: Change, by_columns: ByColumns | None = None) -> Format:
+    """``log_format`` with these columns, every prepared record passed through ``change``; ``by_columns`` does both."""
     prepare, whole = log_format.prepare, log_format.whole
 
     def prepared(record: Record) -> Record | Skipped:
@@ -32,7 +35,7 @@ def changed(log_format: Format, columns: Columns, change: Change) -> Format:
 
     if whole is not None:
         return replace(log_format, columns=columns, whole=prepared_whole)
-    return replace(log_format, columns=columns, prepare=prepared)
+    return replace(log_format, columns=columns, prepare=prepared, by_columns=by_columns)
 
 
 def free_key(wanted: str, columns: Columns) -> str:
@@ -73,7 +76,29 @@ class TenantFrom:
             self.found = self.found or known(value)
             return prepared | {key: value}
 
-        return changed(log_format, {**columns, "tenant": (Text(key),)}, change)
+        return changed(log_format, {**columns, "tenant": (Text(key),)}, change, self._by_columns(log_format, path, key))
+
+    def _by_columns(self, log_format: Format, path: str, key: str) -> ByColumns | None:
+        """What ``change`` does, for whole columns; where nothing is known the field may stand inside of something."""
+        if log_format.whole is not None or (log_format.prepare is not None and log_format.by_columns is None):
+            return None
+        first = log_format.by_columns
+
+        def prepare(block: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
+            frame, odd = first.prepare(block) if first else (block, None)
+            if path not in block.columns:
+                raise DeclinedError
+            values = block[path]
+            unsure = values.is_null()
+            if values.dtype == pl.String:
+                unsure |= (values == "") | (values == "-")
+            unsure = unsure.fill_null(value=True)
+            here = ~unsure if odd is None else ~(unsure | odd)
+            self.found = self.found or here.any()
+            inside = first is not None or "." in path
+            return frame.with_columns(values.alias(key)), either(odd, unsure if inside else None)
+
+        return ByColumns((*(first.looks_at if first else ()), Text(path)), prepare)
 
     def _elsewhere(self, log_format: Format, sample: Sample) -> Format:
         """For a format that looks the field up in other records too."""

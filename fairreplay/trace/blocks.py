@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any, BinaryIO, Final
+from threading import Lock
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -42,7 +44,18 @@ _OPENINGS_MAX: Final = 64
 _BOM: Final = b"\xef\xbb\xbf"
 
 _MISSES_MAX: Final = 3
-_PLAIN: Final = {pa.int64(): pl.Int64(), pa.string(): pl.String()}
+_PLAIN: Final = {pa.int64(): pl.Int64(), pa.string(): pl.String(), pa.list_(pa.uint64()): pl.List(pl.UInt64)}
+_OTHERS: Final = {
+    pa.int64(): pl.Int64(),
+    pa.float64(): pl.Float64(),
+    pa.bool_(): pl.Boolean(),
+    pa.string(): pl.String(),
+    pa.timestamp("s"): pl.String(),
+    pa.timestamp("ns"): pl.String(),
+}
+"""How Arrow takes a key that is not declared -> how Polars has to."""
+_CENSUS_BYTES: Final = 1 << 18
+"""So many at a time are looked through: what the processor keeps at hand."""
 
 _Types = tuple[pa.DataType, ...]
 """How a column may be declared, from the type that its first values suggest to the widest."""
@@ -85,8 +98,11 @@ class JsonTables:
         self._types = _json_types(columns, sample)
         self._seen = {name for name in self._types if name in sample.columns}
         """Declared columns that the log has so far; each costs time in every row."""
+        self._others: dict[str, pl.DataType] = {}
+        """Keys that are not declared and hold single values."""
         self._wide = False
         self._misses = 0
+        self._lock = Lock()
 
     def table(self, block: bytes) -> tuple[pl.DataFrame, set[str]]:
         """The declared columns, and the names of all others.
@@ -94,10 +110,13 @@ class JsonTables:
         Raises:
             DeclinedError: not exactly one object a line, or a value of another type.
         """
-        rows = _json_rows(block)
-        frame = self._plain(block, rows)
-        if frame is not None:
-            return frame, set()
+        census = _Census.of(block)
+        with self._lock:
+            frame = self._plain(block, census)
+            return (frame, set()) if frame is not None else self._inferred(block, census.rows)
+
+    def _inferred(self, block: bytes, rows: int) -> tuple[pl.DataFrame, set[str]]:
+        """By Arrow, which reads numbers of any length as they are written and finds the other keys."""
         table = self._parsed(block)
         unseen = self._types.keys() & set(table.column_names) - self._seen
         if unseen:
@@ -105,27 +124,33 @@ class JsonTables:
             table = self._parsed(block)
         if table.num_rows != rows or "data" in table.column_names:
             raise DeclinedError
-        return frame_of(table.select(sorted(self._seen))), set(table.column_names) - self._seen
+        others = {name: table.schema.field(name).type for name in table.column_names if name not in self._seen}
+        for name, kind in others.items():
+            if kind in _OTHERS and name not in self._others:
+                self._others[name] = _OTHERS[kind]
+                self._misses = 0
+        return frame_of(table.select(sorted(self._seen))), set(others)
 
-    def _plain(self, block: bytes, rows: int) -> pl.DataFrame | None:
+    def _plain(self, block: bytes, census: _Census) -> pl.DataFrame | None:
         """By Polars, which is faster and as strict about whole numbers, if nothing is there that it passes over.
 
-        It takes numbers for text, the first of two equal keys, half a surrogate pair for NUL, and says nothing of
-        other keys. Without escapes and nulls, all is well if each colon and each quote outside of the values belongs
-        to a declared key that has the value that was read.
+        It takes numbers and nested values for text, the first of two equal keys, half a surrogate pair for NUL, and
+        says nothing of unknown keys. Without escapes and nulls, all is well if each bracket, colon and quote outside
+        of the values belongs to a known key that has the value that was read.
         """
         kinds = {name: _PLAIN.get(self._types[name][0]) for name in sorted(self._seen)}
         if self._wide or self._misses > _MISSES_MAX or None in kinds.values() or b"\\" in block:
             return None
         self._misses += 1
+        kinds |= {name: kind for name, kind in self._others.items() if name not in kinds}
         try:
             frame = pl.read_ndjson(block, schema=kinds)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
             return None
-        if frame.height != rows or not _all_accounted(block, frame):
+        if frame.height != census.rows or not _all_accounted(census, frame):
             return None
         self._misses = 0
-        return frame
+        return frame.select(sorted(self._seen))
 
     def _parsed(self, block: bytes) -> Any:
         """The block with the first of the declared types, or else with the widest; from then on with these."""
@@ -149,23 +174,20 @@ class JsonTables:
         )
 
 
-def _all_accounted(block: bytes, frame: pl.DataFrame) -> bool:
-    """Nothing in the lines but the keys and values of ``frame``."""
-    content = np.frombuffer(block, np.uint8)
+def _all_accounted(census: _Census, frame: pl.DataFrame) -> bool:
+    """Nothing in the lines but the keys and values of ``frame``; a null is a colon too many."""
+    known = {series.name: frame.height - series.null_count() for series in frame}
     texts = [series for series in frame if series.dtype == pl.String]
-    values = sum(frame.height - series.null_count() for series in frame)
-    strings = sum(frame.height - series.null_count() for series in texts)
-    nulls = block.count(b"null")
-    if nulls and nulls != _within(texts, "null"):
+    lists = sum(known[series.name] for series in frame if series.dtype == pl.List)
+    values = sum(known.values())
+    quotes = 2 * (values + sum(known[series.name] for series in texts))
+    if census.openings != census.rows or census.brackets != lists or census.quotes != quotes:
         return False
-    colons = int(np.count_nonzero(content == ord(":")))
-    if colons != values and colons != values + _within(texts, ":"):
-        return False
-    return int(np.count_nonzero(content == ord('"'))) == 2 * (values + strings)
+    return census.colons in (values, values + sum(_within(series, ":") for series in texts))
 
 
-def _within(texts: Sequence[pl.Series], part: str) -> int:
-    return sum(int(series.str.count_matches(part, literal=True).sum()) for series in texts)
+def _within(series: pl.Series, part: str) -> int:
+    return int(series.str.count_matches(part, literal=True).sum())
 
 
 def _json_types(columns: Columns, sample: Sample) -> dict[str, _Types]:
@@ -214,29 +236,60 @@ def _decimal(scale: int) -> pa.DataType:
     return pa.decimal128(38 - scale, scale)
 
 
-def _json_rows(block: bytes) -> int:
-    """The number of lines, if each is one whole object as far as its ends tell."""
-    if block.startswith(_BOM) or not _is_text(block):
-        raise DeclinedError
-    content = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(content == ord("\n"))
-    if content[-1] != ord("\n"):
-        ends = np.append(ends, content.size)
-    starts = np.concatenate([np.zeros(1, ends.dtype), ends[:-1] + 1])
-    if int((ends - starts).max()) >= LINE_BYTES_MAX or not (content[starts] == ord("{")).all():
-        raise DeclinedError
-    last = content[ends - 1]
-    if (last == ord("\r")).any():
-        last = np.where(last == ord("\r"), content[np.maximum(ends - 2, 0)], last)
-    if not (last == ord("}")).all():
-        raise DeclinedError
+class _Census(NamedTuple):
+    """What stands in a block of JSON lines, each of which is one whole object as far as its ends tell."""
+
+    rows: int
+    colons: int
+    quotes: int
+    openings: int
+    brackets: int
+    """``{`` and ``[``."""
+
+    @staticmethod
+    def of(block: bytes) -> _Census:
+        """
+        Raises:
+            DeclinedError: a line is too long, deeply nested, no text, or not one object.
+        """
+        if block.startswith(_BOM) or not _is_text(block):
+            raise DeclinedError
+        content = np.frombuffer(block, np.uint8)
+        ends, (colons, quotes, openings, brackets) = _looked_through(content)
+        if content[-1] != ord("\n"):
+            ends = np.append(ends, content.size)
+        starts = np.concatenate([np.zeros(1, ends.dtype), ends[:-1] + 1])
+        if int((ends - starts).max()) >= LINE_BYTES_MAX or not (content[starts] == ord("{")).all():
+            raise DeclinedError
+        last = content[ends - 1]
+        if (last == ord("\r")).any():
+            last = np.where(last == ord("\r"), content[np.maximum(ends - 2, 0)], last)
+        if not (last == ord("}")).all():
+            raise DeclinedError
+        if openings + brackets > starts.size:
+            _check_depth(content, starts)
+        return _Census(int(starts.size), colons, quotes, openings, brackets)
+
+
+def _looked_through(content: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], list[int]]:
+    """Where the lines end, and how many colons, quotes, ``{`` and ``[`` there are."""
+    ends, counts = [], [0, 0, 0, 0]
+    equal = np.empty(_CENSUS_BYTES, np.bool_)
+    for start in range(0, content.size, _CENSUS_BYTES):
+        piece = content[start : start + _CENSUS_BYTES]
+        found = equal[: piece.size]
+        ends.append(np.flatnonzero(np.equal(piece, ord("\n"), out=found)) + start)
+        for index, byte in enumerate(b':"{['):
+            counts[index] += int(np.count_nonzero(np.equal(piece, byte, out=found)))
+    return np.concatenate(ends), counts
+
+
+def _check_depth(content: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> None:
+    """A line of few brackets is not deep, and most lines have few."""
     opening = (content | 0x20) == ord("{")  # and "["
-    if (
-        np.count_nonzero(opening) > starts.size
-        and int(np.add.reduceat(opening, starts, dtype=np.int32).max()) > _OPENINGS_MAX
-    ):
+    many = np.flatnonzero(np.add.reduceat(opening, starts, dtype=np.int32) > _OPENINGS_MAX)
+    if many.size:
         raise DeclinedError
-    return int(starts.size)
 
 
 def _is_text(block: bytes) -> bool:
@@ -313,10 +366,16 @@ def frame_of(table: Any) -> pl.DataFrame:
         DeclinedError: a type that Polars does not have.
     """
     try:
-        arrays = {name: _array(table.column(index)) for index, name in enumerate(table.schema.names)}
-        return pl.DataFrame({name: pl.Series(array) for name, array in arrays.items()})
+        return pl.DataFrame({name: _series(table.column(index)) for index, name in enumerate(table.schema.names)})
     except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
         raise DeclinedError from None
+
+
+def _series(column: Any) -> pl.Series:
+    if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
+        # References to the dictionary's texts, however long these are.
+        return _series(column.dictionary).gather(pl.Series(column.indices))
+    return pl.Series(_array(column))
 
 
 def _array(column: Any) -> Any:

@@ -34,6 +34,9 @@ PARQUET_BATCH_ROWS: Final = 1 << 13
 SAMPLE_RECORDS: Final = 50
 OVERLONG_SHOWN_BYTES: Final = 200
 
+_PAGE_KEYS: Final = frozenset(
+    {"data", "meta", "total", "page", "page_size", "total_pages", "object", "has_more", "next_page", "cursor"}
+)
 _UNITS: Final[dict[str, Unit]] = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
 _COMPRESSIONS: Final = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 _PARQUET_MAGIC: Final = b"PAR1"
@@ -173,10 +176,15 @@ def _rows_of(value: object, log_format: Format | None) -> Iterator[object]:
     pages = log_format is None or log_format.pages
     if isinstance(value, list):
         yield from value
-    elif pages and isinstance(value, dict) and isinstance(value.get("data"), list) and value["data"]:
+    elif pages and isinstance(value, dict) and isinstance(value.get("data"), list) and _is_page(value):
         yield from value["data"]
     else:
         yield value
+
+
+def _is_page(value: Record) -> bool:
+    """An object with rows under ``data``; an empty one only if nothing else in it is a record's."""
+    return bool(value["data"]) or value.keys() <= _PAGE_KEYS
 
 
 def sample_within(sample: Sample, log_format: Format) -> Sample:
@@ -467,7 +475,11 @@ def _inspect_json(path: Path, head: list[bytes | Overlong], known: Format | None
     if documents is None:
         return None
     rows = (_document_read(row) for value in documents for row in _rows_of(value, known))
-    sample = _sample("document", itertools.islice(rows, SAMPLE_RECORDS))
+    first = list(itertools.islice(rows, SAMPLE_RECORDS))
+    sample = _sample("document", first)
+    if not first:  # an empty page may tell by its keys whose it is
+        keys = dict.fromkeys(key for value in documents if isinstance(value, dict) for key in value)
+        sample = replace(sample, columns=tuple(keys), is_empty_page=True)
     return Content(sample, documents)
 
 

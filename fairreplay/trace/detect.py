@@ -28,6 +28,8 @@ def detect(path: Path, sample: Sample, wanted: str | Format = "auto") -> Format:
     if matching:
         names = ", ".join(item.name for item in matching)
         raise BadInputError(f"{path}: could be {names}; say which with --format")
+    if sample.is_empty_page:
+        raise BadInputError(f"{path}: holds no record, so nothing tells its format; say which with --format")
     for name, (needs, reason) in REFUSED.items():
         if needs(sample) if callable(needs) else has_all(sample, needs):
             raise BadInputError(f"{path}: {name}: {reason}; columns found: {listed(sample)}")
@@ -44,6 +46,8 @@ def _named(path: Path, sample: Sample, wanted: str) -> Format:
 
 
 def _checked(path: Path, sample: Sample, log_format: Format) -> Format:
+    if sample.is_empty_page and "document" in log_format.containers:
+        return log_format
     if not log_format.recognises(sample):
         raise BadInputError(
             f"{path}: not {log_format.name}, which is {' or '.join(log_format.containers)} with "

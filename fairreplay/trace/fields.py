@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fairreplay.trace.values import Unit
+
+if TYPE_CHECKING:
+    from fairreplay.trace.columnwise import ByColumns
 
 Container = Literal["jsonl", "document", "csv", "parquet"]
 Record = dict[str, object]
@@ -118,6 +121,8 @@ class Sample:
     """Header (CSV, Parquet), or every key of the sampled records in order of appearance."""
     records: tuple[Record, ...]
     """The first records that can be read."""
+    is_empty_page: bool = False
+    """A JSON document without any record: an empty array or page; ``columns`` are the page's keys."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +158,14 @@ class Format:
     reads: tuple[str, ...] = ()
     prefix_block_tokens: int | None = None
     survey: Callable[[Sample, Iterable[Record]], Format] | None = None
+    survey_reads: tuple[str, ...] = ()
+    """The only keys that ``survey`` looks at, if these are all."""
+    by_columns: ByColumns | None = None
+    """What ``prepare`` does, for whole columns; without it records that need preparing are taken one by one."""
     pages: bool = True
     """An object with a list under ``data`` is a page of an API, not a record."""
+    page: tuple[str, ...] = ()
+    """Keys of its API's pages, for one without rows."""
     delimiter: str = ","
     header: bool = True
     """CSV: what parts the cells, and whether the first line names them (else ``c0``, ``c1``, ...)."""
@@ -162,6 +173,8 @@ class Format:
     def recognises(self, sample: Sample) -> bool:
         if sample.container not in self.containers:
             return False
+        if sample.is_empty_page:
+            return bool(self.page) and set(self.page) <= set(sample.columns)
         if self.matches is not None:
             return self.matches(sample)
         return has_all(sample, self.needs)

@@ -10,12 +10,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import polars as pl
+
 from fairreplay.errors import UsageError, nearest
 from fairreplay.trace.adapt import changed, free_key
+from fairreplay.trace.columnwise import ByColumns, DeclinedError, either
 from fairreplay.trace.containers import Read
 from fairreplay.trace.fields import (
     Columns,
@@ -49,10 +53,17 @@ FILLS: Final[dict[str, Callable[[str], Field]]] = {
 }
 """What crosses, where the left side has null or the default."""
 
+_FACT_TYPES: Final[dict[Callable[[str], Field], pl.DataType]] = {
+    Text: pl.String(),
+    Integer: pl.Int64(),
+    Tokens: pl.Int64(),
+    Real: pl.Float64(),
+}
 MATCHED_MIN: Final = 0.9
 KEYS_SHOWN: Final = 3
 _DEFAULTS: Final = {"tenant": DEFAULT_TENANT, "type": DEFAULT_TYPE}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUID_LENGTH: Final = 36
 _COMPLETION_PREFIX: Final = "cmpl-"
 _CHOICE = re.compile(r"-\d+$")
 
@@ -85,17 +96,23 @@ class JoinKey:
         text = _as_text(value)
         if text is None:
             return ()
-        cut = next((prefix for prefix in self.strip if text.startswith(prefix)), "")
-        text = text.removeprefix(cut)
-        spelt = [text]
-        if cut == _COMPLETION_PREFIX and _CHOICE.search(text):
-            spelt.append(_CHOICE.sub("", text))
-        return tuple(item.lower() if _UUID.fullmatch(item) else item for item in spelt if item)
+        for prefix in self.strip:
+            if text.startswith(prefix):
+                text = text.removeprefix(prefix)
+                if prefix == _COMPLETION_PREFIX and _CHOICE.search(text):
+                    return tuple(_spelt(item) for item in (text, _CHOICE.sub("", text)) if item)
+                break
+        return (_spelt(text),) if text else ()
+
+
+def _spelt(text: str) -> str:
+    return text.lower() if len(text) == _UUID_LENGTH and _UUID.fullmatch(text) else text
 
 
 def _as_text(value: object) -> str | None:
     if isinstance(value, str):
-        return value.strip() or None if known(value.strip()) else None
+        text = value.strip()
+        return text if known(text) else None
     if isinstance(value, Decimal):
         return format(value.normalize(), "f")
     return str(value) if type(value) is int else None
@@ -114,16 +131,32 @@ class SideKey:
         paths = [] if self._columns else find_path(name, sample.records)
         if len(paths) > 1:
             raise UsageError(f"{option}: stands at {', '.join(paths)} in {file}; name one of them")
-        self._path = paths[0] if paths else name
+        self.path = paths[0] if paths else name
 
     def of(self, record: Record, prepared: Record) -> object:
         value = next((prepared[name] for name in self._columns if known(prepared.get(name))), None)
         if value is None:
-            value = walk(record, self._path)
+            value = walk(record, self.path)
         if value is None and record is not prepared:
-            value = walk(prepared, self._path)
+            value = walk(prepared, self.path)
         self.found = self.found or value is not None
         return value
+
+    def of_columns(self, block: pl.DataFrame, prepared: pl.DataFrame, odd: pl.Series | None) -> pl.Series:
+        """The same for every row of a block; null where it is not in a column of its own, or the row is ``odd``."""
+        places = [prepared[name] for name in self._columns if name in prepared.columns]
+        places += [frame[self.path] for frame in (block, prepared) if self.path in frame.columns]
+        if not places:
+            return pl.Series([None] * block.height, dtype=pl.String)
+        values = places[0]
+        if values.dtype == pl.String:
+            values = values.set((values == "") | (values == "-"), None)
+        elif not values.dtype.is_integer():
+            raise DeclinedError
+        if odd is not None:
+            values = values.set(odd, None)
+        self.found = self.found or values.null_count() < values.len()
+        return values
 
     def check(self) -> None:
         if not self.found:
@@ -166,6 +199,16 @@ class Gateway:
     on_wall_clock: bool
     names_tenants: bool
     """Some record of it says its tenant."""
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Key -> its row in ``facts``."""
+        return {key: place for place, key in enumerate(self.entries)}
+
+    @cached_property
+    def facts(self) -> pl.DataFrame:
+        """What it knows, a row an entry: the columns of ``FILLS``, and whether the key is ambiguous."""
+        return _facts(self.entries.values())
 
     def without(self, matched: set[str]) -> Iterator[Refused]:
         """The refused records whose key no engine's log has, in file order."""
@@ -223,7 +266,43 @@ class Join:
                 filled[AMBIGUOUS] = (self.key.left, partner)
             return filled
 
-        return changed(log_format, columns, change)
+        return changed(log_format, columns, change, self._by_columns(log_format, side, keys, own))
+
+    def _by_columns(
+        self, log_format: Format, side: SideKey, keys: dict[str, str], own: dict[str, tuple[str, ...]]
+    ) -> ByColumns | None:
+        """What ``change`` does, for whole columns; None where records have to be taken one by one."""
+        if log_format.whole is not None or (log_format.prepare is not None and log_format.by_columns is None):
+            return None
+        first = log_format.by_columns
+        places, facts = self.gateway.places, self.gateway.facts
+
+        def prepare(block: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
+            frame, odd = first.prepare(block) if first else (block, None)
+            found: list[int | None] = []
+            values = side.of_columns(block, frame, odd)
+            for value in values:
+                spelt = self.key.spellings(value)
+                partner = next(filter(places.__contains__, spelt), None)
+                if partner is None:
+                    self.left_only |= dict.fromkeys(spelt[:1])
+                    found.append(None)
+                else:
+                    self.matched.add(partner)
+                    found.append(places[partner])
+            entries = facts.select(pl.all().gather(pl.Series(found, dtype=pl.Int64)))
+            filled = {}
+            for name, key in keys.items():
+                filled[key] = entries[name]
+                if name in _DEFAULTS:
+                    said = _said(frame, own[name], _DEFAULTS[name])
+                    filled[key] = filled[key].zip_with(~said, filled[key].clear(filled[key].len()))
+            # Where the key is not at hand it may stand inside of something.
+            if first is not None or "." in side.path:
+                odd = either(odd, values.is_null())
+            return frame.with_columns(**filled), either(odd, entries["ambiguous"].fill_null(value=False))
+
+        return ByColumns((*(first.looks_at if first else ()), Text(side.path)), prepare)
 
     def check(self) -> None:
         """After the last record.
@@ -267,6 +346,29 @@ def _says(prepared: Record, columns: Sequence[str], default: str | None) -> bool
     """The left side says it itself, other than by the default."""
     value = next((prepared[name] for name in columns if known(prepared.get(name))), None)
     return value is not None and value != default
+
+
+def _said(frame: pl.DataFrame, columns: Sequence[str], default: str) -> pl.Series:
+    """``_says`` for every row."""
+    first = pl.coalesce(
+        pl.lit(None, pl.String),
+        *(
+            pl.when(~pl.col(name).cast(pl.String).is_in(["", "-"])).then(pl.col(name).cast(pl.String))
+            for name in columns
+            if name in frame.columns
+        ),
+    )
+    return frame.with_columns(said=(first.is_not_null() & (first != default)).fill_null(value=False))["said"]
+
+
+def _facts(entries: Iterable[Entry]) -> pl.DataFrame:
+    """What the gateway knows, a row an entry."""
+    held = list(entries)
+    schema = {name: _FACT_TYPES[kind] for name, kind in FILLS.items()}
+    columns = {name: [entry.facts[place] for entry in held] for place, name in enumerate(FILLS)}
+    return pl.DataFrame(columns, schema=schema).with_columns(
+        ambiguous=pl.Series([entry.ambiguous for entry in held], dtype=pl.Boolean)
+    )
 
 
 def _some(keys: Iterable[str]) -> str:

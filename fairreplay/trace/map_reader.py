@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
+import polars as pl
+
 from fairreplay.errors import UsageError, nearest
 from fairreplay.trace import nested
+from fairreplay.trace.columnwise import ByColumns, either, made
 from fairreplay.trace.fields import (
     After,
     Container,
@@ -212,6 +215,8 @@ class _Made(NamedTuple):
 
     key: str
     make: Callable[[Walk], object]
+    paths: tuple[Parts, ...]
+    """All that it looks at."""
 
 
 def mapped_format(plan: Plan, file: str, *, private: bool) -> Format:
@@ -242,6 +247,7 @@ def mapped_format(plan: Plan, file: str, *, private: bool) -> Format:
         columns=columns,
         matches=_matcher(mapping.detect, records, file),
         prepare=_preparer(plan, kept, builder.made) if kept is not None else None,
+        by_columns=_by_columns(plan, builder.made) if kept is not None else None,
         explode=_exploder(records) if records else None,
         survey=survey if private else None,
         private=private,
@@ -273,12 +279,14 @@ class _Builder:
             self.plain.update(parts[0] for parts in paths if self._stands(name, table, parts))
         columns = {name: self._fields(name, table) for name, table in tables.items()}
         for name, value in self._plan.mapping.constants.items():
-            columns[name] = (_kind(name)(self._add(f"constant {name}", name, _constant(value))),)
+            columns[name] = (_kind(name)(self._add(f"constant {name}", name, _constant(value), ())),)
         status, types = self._plan.mapping.status, self._plan.types
         if status is not None:
-            columns["status"] = (Text(self._add(status.column, "status", _status_of(self._plan))),)
+            status_at = (split_path(status.column),)
+            columns["status"] = (Text(self._add(status.column, "status", _status_of(self._plan), status_at)),)
         if types:
-            columns["type"] = (Text(self._add("type by rule", "type", lambda walk: _type_of(types, walk))),)
+            at = tuple(rule.parts for rule, _ in types if rule is not None)
+            columns["type"] = (Text(self._add("type by rule", "type", lambda walk: _type_of(types, walk), at)),)
         return columns
 
     def _stands(self, name: str, table: ColumnTable, parts: Parts) -> bool:
@@ -291,16 +299,18 @@ class _Builder:
         declare = self._declared(name, table)
         fields: list[Field] = []
         if table.total is not None:
-            fields.append(declare(self._add(" + ".join(table.total), name, _sum_of(table, spans=name in TIME_COLUMNS))))
+            sum_, at = _sum_of(table, spans=name in TIME_COLUMNS), tuple(map(split_path, table.total))
+            fields.append(declare(self._add(" + ".join(table.total), name, sum_, at)))
         for path in _paths(table) if table.total is None else ():
             parts = split_path(path)
             if self._stands(name, table, parts):
                 fields.append(declare(parts[0]))
                 continue
             regex = self._plan.regexes.get(name) if path == table.column else None
-            fields.append(declare(self._add(path, name, _value_of(parts, table, regex, ids=name == "prefix_ids"))))
+            value = _value_of(parts, table, regex, ids=name == "prefix_ids")
+            fields.append(declare(self._add(path, name, value, (parts,))))
         if table.default is not None:
-            fields.append(declare(self._add(f"default {name}", name, _constant(table.default))))
+            fields.append(declare(self._add(f"default {name}", name, _constant(table.default), ())))
         return tuple(fields)
 
     def _declared(self, name: str, table: ColumnTable) -> Callable[[str], Field]:
@@ -327,13 +337,13 @@ class _Builder:
         parts = split_path(table.minus)
         if self._stands(name, table, parts):
             return parts[0]
-        return self._add(table.minus, f"{name} minus", _value_of(parts, table, None, ids=False))
+        return self._add(table.minus, f"{name} minus", _value_of(parts, table, None, ids=False), (parts,))
 
-    def _add(self, key: str, use: str, make: Callable[[Walk], object]) -> str:
+    def _add(self, key: str, use: str, make: Callable[[Walk], object], paths: tuple[Parts, ...]) -> str:
         """A key for a made value: the path's own text, unless that is taken by another value."""
         taken = self.plain | {item.key for item in self.made}
         free = key if key not in taken else f"{key} ({use})"
-        self.made.append(_Made(free, make))
+        self.made.append(_Made(free, make, paths))
         return free
 
 
@@ -435,13 +445,40 @@ def _preparer(plan: Plan, kept: set[str], made: Sequence[_Made]) -> Callable[[Re
         if not all(condition.holds(walk) for condition in plan.keep):
             return Skipped("not_a_request")
         prepared: Record = {name: value for name, value in record.items() if name in kept}
-        for key, make in made:
+        for key, make, _ in made:
             value = make(walk)
             if value is not _MISSING:
                 prepared[key] = value
         return prepared
 
     return prepare
+
+
+def _by_columns(plan: Plan, all_made: Sequence[_Made]) -> ByColumns | None:
+    """The same for whole columns, where no path leads into an object."""
+    paths = [*(path for item in all_made for path in item.paths), *(condition.parts for condition in plan.keep)]
+    if any(len(path) > 1 for path in paths):
+        return None
+
+    def prepare(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
+        odd = None
+        for condition in plan.keep:
+            odd = either(odd, ~made(frame, [condition.parts[0]], partial(_holds, condition)))
+        columns = [
+            made(frame, [path[0] for path in item.paths], partial(_made_of, item)).alias(item.key) for item in all_made
+        ]
+        return frame.with_columns(columns), odd
+
+    return ByColumns(tuple(Text(path[0]) for path in paths), prepare)
+
+
+def _holds(condition: Condition, record: Record) -> bool:
+    return condition.holds(Walk(record))
+
+
+def _made_of(item: _Made, record: Record) -> object:
+    value = item.make(Walk(record))
+    return None if value is _MISSING else value
 
 
 def _exploder(parts: Parts) -> Callable[[Record], list[object] | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -65,6 +66,54 @@ def pieces(path: Path, content: Content, log_format: Format, columns: Columns) -
         header = list(content.sample.columns)
         return _csv_pieces(path, log_format, CsvTables(columns, header, log_format.delimiter), header)
     raise DeclinedError
+
+
+class _Tabled:
+    """A piece whose table is made already, or declined."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+        self._found: tuple[pl.DataFrame, set[str]] | None = None
+        try:
+            self._found = piece.table()
+        except DeclinedError:
+            self.declined = True
+        else:
+            self.declined = False
+
+    def table(self) -> tuple[pl.DataFrame, set[str]]:
+        found, self._found = self._found, None
+        if found is None:
+            raise DeclinedError
+        return found
+
+    def halves(self) -> Sequence[Piece]:
+        return self._piece.halves()
+
+    def reads(self, positions: Sequence[int] | None = None) -> Iterator[Read]:
+        return self._piece.reads(positions)
+
+
+def tabled(found: Iterator[Piece]) -> Iterator[Piece]:
+    """The same pieces, the next one's table made by another thread while one is worked on.
+
+    A piece that is declined may have to read on in the source, so then nothing is read before it is done with.
+    """
+
+    def following() -> _Tabled | None:
+        piece = next(found, None)
+        return None if piece is None else _Tabled(piece)
+
+    with ThreadPoolExecutor(1, "tables") as thread:
+        piece = following()
+        while piece is not None:
+            if piece.declined:
+                yield piece
+                piece = following()
+                continue
+            ahead = thread.submit(following)
+            yield piece
+            piece = ahead.result()
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------
@@ -171,16 +220,24 @@ def _csv_pieces(path: Path, log_format: Format, tables: CsvTables, header: list[
 
 
 class _Whole:
-    """All columns of a row group's batches, read only if a row is to be seen as a whole; forward only."""
+    """All columns of a row group's batches, read only if a row is to be seen as a whole; forward only.
 
-    def __init__(self, file: Any, group: int, rows: int) -> None:
-        self._batches = enumerate(file.iter_batches(batch_size=rows, row_groups=[group]))
+    It reads through a file of its own: the other is read ahead.
+    """
+
+    def __init__(self, path: Path, group: int, rows: int) -> None:
+        self._batches = enumerate(_batches(path, group, rows))
         self._last: tuple[int, Any] = (-1, None)
 
     def batch(self, index: int) -> Any:
         while self._last[0] < index:
             self._last = next(self._batches)
         return self._last[1]
+
+
+def _batches(path: Path, group: int, rows: int) -> Iterator[Any]:
+    with parquet_file(path) as file:
+        yield from file.iter_batches(batch_size=rows, row_groups=[group])
 
 
 class _ParquetRows:
@@ -216,16 +273,16 @@ class _ParquetRows:
 def _parquet_pieces(path: Path, used: list[str]) -> Iterator[Piece]:
     with parquet_file(path) as file:
         yield from itertools.chain.from_iterable(
-            _group_pieces(file, group, used) for group in range(file.num_row_groups)
+            _group_pieces(path, file, group, used) for group in range(file.num_row_groups)
         )
 
 
-def _group_pieces(file: Any, group: int, used: list[str]) -> Iterator[Piece]:
+def _group_pieces(path: Path, file: Any, group: int, used: list[str]) -> Iterator[Piece]:
     metadata = file.metadata.row_group(group)
     if not metadata.num_rows:
         return
     row_bytes = max(1, metadata.total_byte_size // metadata.num_rows)
     rows = max(1, min(PARQUET_ROWS, PARQUET_BYTES // row_bytes))
-    whole = _Whole(file, group, rows)
+    whole = _Whole(path, group, rows)
     for index, batch in enumerate(file.iter_batches(batch_size=rows, row_groups=[group], columns=used)):
         yield _ParquetRows(batch, whole, index, 0)

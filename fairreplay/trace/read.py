@@ -15,8 +15,8 @@ from fairreplay.errors import BadInputError, UsageError
 from fairreplay.trace.asked import OUTSIDE, Applied, Asked
 from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect, listed
-from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped
-from fairreplay.trace.pieces import Piece, pieces
+from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped, Text
+from fairreplay.trace.pieces import Piece, pieces, tabled
 from fairreplay.trace.reject import Reject
 from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
@@ -149,6 +149,8 @@ class SourceReader:
             )
         self._rules = Rules(self._columns, reading, str(path), self.source)
         self._id_columns = [place.column for place in self._columns.get("request_id", ())]
+        self._by_columns = self.format.by_columns
+        self._read_columns = read_columns(self.format, self._columns)
         self._vector = self._vectorised()
         self._records = 0
         self._accepted = 0
@@ -166,7 +168,7 @@ class SourceReader:
             UsageError: a field or key that was asked for is in no record.
         """
         if self._vector is not None:
-            for piece in pieces(self.path, self._content, self.format, self._columns):
+            for piece in tabled(pieces(self.path, self._content, self.format, self._read_columns)):
                 yield from self._either(piece, self._vector)
         elif self.format.whole is not None:
             yield self._block(*self._judged(enumerate(self._reads())))
@@ -181,7 +183,7 @@ class SourceReader:
         if not is_plain(self.format, self._columns, self._reading):
             return None
         try:
-            pieces(self.path, self._content, self.format, self._columns)
+            pieces(self.path, self._content, self.format, self._read_columns)
         except DeclinedError:
             return None
         return Vector(self._columns, self._reading, self.source)
@@ -200,26 +202,31 @@ class SourceReader:
             rejected=self._rejected,
             skipped=dict(sorted((self._skipped + Counter({OUTSIDE: self._applied.outside})).items())),
             own_ids=not self._names_ids,
-            ignored_columns=_ignored(self._keys | set(self._sample.columns), self.format, self._columns),
+            ignored_columns=_ignored(self._keys | self._sampled_names(), self.format, self._columns),
             assumptions=_assumptions(
                 self._columns,
                 _names(self._sample, self.format),
                 self._applied.told(self._reading),
                 self._rules.tally,
                 self._accepted,
-            ),
+            )
+            + (() if self._accepted or self._rejected or self._skipped else ("there is no record in it",)),
             clamped=self._rules.tally.clamped,
             out_of_order=self._order.late,
             runs=self._order.runs(),
             applied=self._applied,
         )
 
+    def _sampled_names(self) -> set[str]:
+        return set() if self._sample.is_empty_page else set(self._sample.columns)
+
     def _either(self, piece: Piece, vector: Vector) -> Iterator[Block]:
         """A piece by whole columns and what is odd in it one by one; or its halves; or all of it one by one."""
         tally = self._rules.tally.copy()
         try:
             table, others = piece.table()
-            judged = vector.judge(table, self._records, self._rules.tally)
+            table, odd = self._by_columns.prepare(table) if self._by_columns else (table, None)
+            judged = vector.judge(table, self._records, self._rules.tally, odd)
             del table
         except DeclinedError:
             halves = piece.halves()
@@ -314,6 +321,9 @@ class Order:
         if frame.is_empty():
             return
         arrivals = frame["arrived_at"].cast(pl.Int64)
+        if arrivals.is_sorted() and (self._latest is None or self._latest == self._last <= arrivals[0]):
+            self._last = self._latest = arrivals[-1]
+            return
         before = pl.Series([self._last], dtype=pl.Int64).append(arrivals)
         latest = pl.Series([self._latest], dtype=pl.Int64).append(arrivals).cum_max()
         self.late += int((arrivals < latest[1:]).sum())
@@ -331,14 +341,48 @@ class Order:
         return (*self._named, *([f"and {more} more"] if more else []))
 
 
+def read_columns(log_format: Format, columns: Columns) -> Columns:
+    """What tables of this format have: the declared columns, and those that are only looked at."""
+    if log_format.by_columns is None:
+        return columns
+    declared = {place.column for places in columns.values() for place in places}
+    looked_at = {place.column: place for place in log_format.by_columns.looks_at if place.column not in declared}
+    return {**columns, "": tuple(looked_at.values())}
+
+
 def surveyed(path: Path, content: Content, log_format: Format, sample: Sample) -> Format:
     """The format as it is for this file, after a first pass over its records."""
     assert log_format.survey is not None
-    values = (read.value for read in records(path, content, log_format) if read.value is not None)
     try:
-        return log_format.survey(sample, values)
+        return log_format.survey(sample, _survey_records(path, content, log_format))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+
+
+def _survey_records(path: Path, content: Content, log_format: Format) -> Iterator[Record]:
+    """Every record that can be read, with no more than ``survey`` looks at where that is quicker."""
+
+    def with_few_keys(piece: Piece) -> Iterator[Record]:
+        try:
+            table, _ = piece.table()
+        except DeclinedError:
+            halves = piece.halves()
+            for half in halves:
+                yield from with_few_keys(half)
+            reads = iter(()) if halves else piece.reads()
+            yield from (read.value for read in reads if read.value is not None)
+            return
+        yield from table.iter_rows(named=True)
+
+    if log_format.survey_reads:
+        try:
+            columns = {"": tuple(Text(name) for name in log_format.survey_reads)}
+            for piece in tabled(pieces(path, content, log_format, columns)):
+                yield from with_few_keys(piece)
+            return
+        except DeclinedError:
+            pass
+    yield from (read.value for read in records(path, content, log_format) if read.value is not None)
 
 
 Prepared = Record | Skipped | RejectedError | None

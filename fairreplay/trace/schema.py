@@ -66,11 +66,12 @@ def check_frame(frame: pl.DataFrame) -> pl.DataFrame:
     Raises:
         TypeError: names the first column that differs (a bug in a reader, not bad input).
     """
+    found = frame.schema
     for column, dtype in SCHEMA.items():
-        if column not in frame.columns:
+        if column not in found:
             raise TypeError(f"canonical column {column!r} is missing")
-        if frame.schema[column] != dtype:
-            raise TypeError(f"canonical column {column!r} is {frame.schema[column]}, not {dtype}")
-    if len(frame.columns) != len(SCHEMA):
-        raise TypeError(f"unknown columns: {sorted(set(frame.columns) - set(SCHEMA))}")
+        if found[column] != dtype:
+            raise TypeError(f"canonical column {column!r} is {found[column]}, not {dtype}")
+    if len(found) != len(SCHEMA):
+        raise TypeError(f"unknown columns: {sorted(set(found) - set(SCHEMA))}")
     return frame

@@ -7,15 +7,17 @@ whole numbers of ticks, so many to the microsecond that no digit of the block is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
 
+from fairreplay.trace.columnwise import DeclinedError as DeclinedError
 from fairreplay.trace.fields import (
     After,
     Columns,
@@ -49,7 +51,10 @@ from fairreplay.trace.values import (
     Ticks,
     Unit,
     UnparsableError,
+    known,
+    parse_pattern,
     parse_ticks,
+    whole,
 )
 
 UNIT_DIGITS: Final[dict[Unit, int]] = {"s": 0, "ms": 3, "us": 6, "ns": 9}
@@ -62,10 +67,10 @@ TEXT_DIGITS: Final = 17
 """Numbers in text with more digits before the point are left to the strict path."""
 
 _SUPPORTED: Final[dict[type, frozenset[str]]] = {
-    Wall: frozenset({"column", "utc", "zone"}),
+    Wall: frozenset({"column", "utc", "zone", "pattern"}),
     Epoch: frozenset({"column", "unit"}),
     Relative: frozenset({"column", "unit", "monotonic"}),
-    After: frozenset({"column", "unit", "minus"}),
+    After: frozenset({"column", "unit", "minus", "base"}),
     Tokens: frozenset({"column", "source"}),
     Integer: frozenset({"column"}),
     Real: frozenset({"column"}),
@@ -73,7 +78,17 @@ _SUPPORTED: Final[dict[type, frozenset[str]]] = {
     Ids: frozenset({"column"}),
     Format: frozenset(
         {"name", "containers", "needs", "columns", "matches", "refuse", "private", "reads"}
-        | {"prefix_block_tokens", "survey", "tenant_from", "pages", "delimiter", "header"}
+        | {
+            "prefix_block_tokens",
+            "survey",
+            "survey_reads",
+            "tenant_from",
+            "pages",
+            "page",
+            "delimiter",
+            "header",
+            "by_columns",
+        }
     ),
     Reading: frozenset({"t0_us", "zone", "zone_name", "tenant", "type_", "model", "max_skew_us"} | {"type_rules"}),
 }
@@ -84,10 +99,6 @@ _FLOAT32_MAX: Final = 3.4e38
 _EXACT_FLOAT_MAX: Final = 2.0**53
 
 
-class DeclinedError(Exception):
-    """The block is for the strict path."""
-
-
 def is_plain(log_format: Format, columns: Columns, reading: Reading) -> bool:
     """Nothing in the declaration is beyond what is known here, and every record stands for itself."""
     places = [place for places in columns.values() for place in places]
@@ -96,6 +107,8 @@ def is_plain(log_format: Format, columns: Columns, reading: Reading) -> bool:
 
 def _has_only_known(declared: Format | Reading | Field) -> bool:
     known = _SUPPORTED[type(declared)]
+    if isinstance(declared, Format) and declared.by_columns is not None:
+        known |= {"prepare"}
     return all(item.name in known or getattr(declared, item.name) == item.default for item in fields(declared))
 
 
@@ -135,22 +148,40 @@ class Vector:
         self._reading = reading
         self._source = source
 
-    def judge(self, block: pl.DataFrame, start: int, tally: Tally) -> Judged:
-        """``block``: columns of the source by name, records ``start``, ``start + 1``, ...
+    def judge(self, block: pl.DataFrame, start: int, tally: Tally, odd: pl.Series | None = None) -> Judged:
+        """``block``: columns of the source by name, records ``start``, ``start + 1``, ...; ``odd`` ones are named.
 
         Adds the rows that it returns to ``tally``, if it returns.
 
         Raises:
             DeclinedError: a column of a type that is not known here, or a fault that concerns the file as a whole.
         """
-        return _Judgement(self._columns, self._reading, self._source, tally, block, start).judged()
+        return _Judgement(self._columns, self._reading, self._source, tally, block, start, odd).judged()
+
+
+def told(
+    columns: Columns, reading: Reading, block: pl.DataFrame, odd: pl.Series | None
+) -> tuple[dict[str, pl.Series], Sequence[int]]:
+    """What a block says of names and counts, as ``Rules.facts`` does of a record, and positions of *odd* rows.
+
+    Raises:
+        DeclinedError: as of ``Vector.judge``.
+    """
+    return _Judgement(columns, reading, "", Tally(), block, 0, odd).told()
 
 
 class _Judgement:
     """One block on its way through the rules."""
 
     def __init__(
-        self, columns: Columns, reading: Reading, source: str, tally: Tally, block: pl.DataFrame, start: int
+        self,
+        columns: Columns,
+        reading: Reading,
+        source: str,
+        tally: Tally,
+        block: pl.DataFrame,
+        start: int,
+        odd: pl.Series | None,
     ) -> None:
         self._columns = columns
         self._reading = reading
@@ -158,7 +189,7 @@ class _Judgement:
         self._tally = tally
         self._block = block
         self._start = start
-        self._odd: list[pl.Series] = []
+        self._odd: list[pl.Series] = [] if odd is None else [odd]
         self._numbers: dict[tuple[str, int], _Numbers] = {}
         self._instants: dict[str, _Instants] = {}
         self._naive: list[tuple[str, pl.Series]] = []
@@ -182,6 +213,15 @@ class _Judgement:
         )
         frame, odd = self._settled(frame)
         return self._finished(frame, odd)
+
+    def told(self) -> tuple[dict[str, pl.Series], Sequence[int]]:
+        found = {name: self._text(name) for name in ("tenant", "type", "model", "session_id", "status")}
+        found |= {name: self._count(name) for name in (*_UINT_COLUMNS, "priority")}
+        found["weight"] = self._real("weight")
+        strange = pl.Series([False], dtype=pl.Boolean).new_from_index(0, self._block.height)
+        for series in self._odd:
+            strange = strange | series
+        return {name: series for name, series in found.items() if series is not None}, strange.arg_true().to_list()
 
     # -- what the strict path calls finding ---------------------------------------------------------------------------
 
@@ -234,9 +274,18 @@ class _Judgement:
         low, high = (-(2**31), 2**31 - 1) if name == "priority" else (0, 2**16 - 1)
         if name in _UINT_COLUMNS and name != "preemptions":
             high = 2**32 - 1
-        fits = found.is_between(low, high)
+        return self._only_within(found, low, high).cast(SCHEMA[name])
+
+    def _only_within(self, values: pl.Series, low: int, high: int) -> pl.Series:
+        """``values``, null and odd where they are not in [``low``, ``high``]; mostly all are."""
+        found = _range(values)
+        if found is None or (low <= found[0] and found[1] <= high):
+            return values
+        lowest, highest = found
+        low, high = max(low, lowest), min(high, highest)  # edges that are values of the column's own type
+        fits = _each(lambda value: (value >= _lit(low, value)) & (value <= _lit(high, value)), values)
         self._mark((~fits).fill_null(value=False))
-        return _null_where(found, ~fits).cast(SCHEMA[name])
+        return _null_where(values, ~fits)
 
     def _real(self, name: str) -> pl.Series | None:
         places = self._places(name)
@@ -280,7 +329,7 @@ class _Judgement:
         lane = self._lane([place for found in places.values() for place in found])
         exact: dict[str, pl.Series | None] = {}
         for name, found in places.items():
-            exact[name] = self._ticks(name, found, lane, exact.get("arrived_at"))
+            exact[name] = self._ticks(name, found, lane, exact)
         return {name: None if ticks is None else self._rounded(ticks, lane) for name, ticks in exact.items()}
 
     def _lane(self, places: Sequence[Field]) -> int:
@@ -301,18 +350,23 @@ class _Judgement:
             raise DeclinedError
         return lane
 
-    def _ticks(self, name: str, places: Sequence[Field], lane: int, arrival: pl.Series | None) -> pl.Series | None:
-        """Of the places that say anything in a row the first counts, even where it says "unknown" by a sentinel."""
+    def _ticks(
+        self, name: str, places: Sequence[Field], lane: int, before: Mapping[str, pl.Series | None]
+    ) -> pl.Series | None:
+        """``before``: the ticks of the time columns before ``name``.
+
+        Of the places that say anything in a row the first counts, even where it says "unknown" by a sentinel.
+        """
         chosen: pl.Series | None = None
         taken: pl.Series | None = None
         for place in places:
             known = self._said(place)
             counts = known if taken is None else known & ~taken
             if isinstance(place, After):
-                ticks = self._after(place, lane, arrival)
+                ticks = self._after(place, lane, before.get(place.base))
             else:
                 ticks = self._instant(place, lane, counts, arrival=name == "arrived_at")
-                self._check_clocks(ticks, arrival, lane)
+                self._check_clocks(ticks, before.get("arrived_at"), lane)
             if chosen is None or taken is None:
                 chosen, taken = ticks, known
             else:
@@ -333,48 +387,48 @@ class _Judgement:
         assert isinstance(place, Epoch | Relative)
         below = UNIT_DIGITS[place.unit]
         numbers = self._read(place.column, below)
-        zero = _map(lambda number: number == 0, numbers.values)
+        zero = _each(lambda number: number == 0, numbers.values)
         ticks = self._scaled(numbers.values, numbers.digits + below, lane)
         if isinstance(place, Epoch):
-            sizes = _map(lambda number: number.abs(), _null_where(numbers.values, zero | ~counts))
+            sizes = _each(lambda number: number.abs(), _null_where(numbers.values, zero | ~counts))
             self._sizes.append((place.column, sizes, numbers.digits))
             return _null_where(ticks, zero)
-        t0 = pl.lit(int(EXACT.scaleb(Decimal(self._reading.t0_us), lane - 6)), ticks.dtype)
-        ticks = _map(lambda tick: tick + t0, ticks)
+        t0 = int(EXACT.scaleb(Decimal(self._reading.t0_us), lane - 6))
+        ticks = _each(lambda tick: tick + _lit(t0, tick), ticks)
         return ticks if arrival and not place.monotonic else _null_where(ticks, zero)
 
-    def _after(self, place: After, lane: int, arrival: pl.Series | None) -> pl.Series:
-        if arrival is None:
+    def _after(self, place: After, lane: int, start: pl.Series | None) -> pl.Series:
+        if start is None:
             raise DeclinedError
         below = UNIT_DIGITS[place.unit]
         numbers = self._read(place.column, below)
         spans = self._scaled(numbers.values, numbers.digits + below, lane)
         if place.minus is None:
-            none = pl.lit(-(10**numbers.digits), numbers.values.dtype)
-            spans = _null_where(spans, _map(lambda number: number == none, numbers.values))
+            none = -(10**numbers.digits)
+            spans = _null_where(spans, _each(lambda number: number == _lit(none, number), numbers.values))
         elif self._series(place.minus) is None:
             spans = spans.clear(spans.len())
         else:
             marks = self._read(place.minus, below)
-            start = self._scaled(marks.values, marks.digits + below, lane)
+            first = self._scaled(marks.values, marks.digits + below, lane)
             no_mark = _map(lambda mark, since: (mark == 0) | (since == 0), numbers.values, marks.values)
-            spans = _null_where(_map(lambda mark, since: mark - since, spans, start), no_mark)
-        return _map(lambda instant, span: instant + span, arrival, spans)
+            spans = _null_where(_each(lambda mark, since: mark - since, spans, first), no_mark)
+        return _each(lambda instant, span: instant + span, start, spans)
 
     def _scaled(self, values: pl.Series, digits: int, lane: int) -> pl.Series:
         """Whole numbers of 10**-``digits`` s as ticks; what may not fit is odd."""
         factor = 10 ** (lane - digits)
         wide = pl.Int64() if lane < FINEST else pl.Int128()
         limit = min(LATEST_US * 10 ** (lane - 6), (_INT64_MAX if lane < FINEST else 2**126) // 4) // factor
-        edge = pl.lit(min(limit, _INT64_MAX) if values.dtype == pl.Int64 else limit, values.dtype)
-        fits = _map(lambda number: (number >= -edge) & (number <= edge), values)
-        self._mark((~fits).fill_null(value=False))
-        narrow = _null_where(values, ~fits).cast(wide)
-        return narrow if factor == 1 else _map(lambda number: number * pl.lit(factor, wide), narrow)
+        narrow = self._only_within(values, -limit, limit).cast(wide)
+        return narrow if factor == 1 else _each(lambda number: number * _lit(factor, number), narrow)
 
     def _read_wall(self, place: Wall) -> _Instants:
         if place.column not in self._instants:
-            self._instants[place.column] = found = _instants(self._block[place.column])
+            series = self._block[place.column]
+            self._instants[place.column] = found = (
+                _instants(series) if place.pattern is None else _patterned(series, place.pattern)
+            )
             self._mark(found.odd)
         return self._instants[place.column]
 
@@ -391,8 +445,9 @@ class _Judgement:
     def _check_clocks(self, other: pl.Series, arrival: pl.Series | None, lane: int) -> None:
         if arrival is None:
             return
-        apart = pl.lit(CLOCKS_APART_US * 10 ** (lane - 6), other.dtype)
-        if _map(lambda one, two: (one - two > apart) | (two - one > apart), other, arrival).any():
+        apart, between = CLOCKS_APART_US * 10 ** (lane - 6), _each(lambda one, two: one - two, other, arrival)
+        found = _range(between)
+        if found is not None and (found[0] < -apart or found[1] > apart):
             raise DeclinedError
 
     def _rounded(self, ticks: pl.Series, lane: int) -> pl.Series:
@@ -408,9 +463,7 @@ class _Judgement:
                 down,
             )
             ticks = down.cast(pl.Int64) + up.cast(pl.Int64)
-        fits = ticks.is_between(EARLIEST_US, LATEST_US)
-        self._mark((~fits).fill_null(value=False))
-        return ticks
+        return self._only_within(ticks, EARLIEST_US, LATEST_US)
 
     # -- rows as a whole ----------------------------------------------------------------------------------------------
 
@@ -418,8 +471,7 @@ class _Judgement:
         """Defaults, the rules that look at several columns, and which rows are odd by them."""
         reading = self._reading
         type_ = pl.col("type").fill_null(reading.type_ or DEFAULT_TYPE)
-        known_types = frame["type"].unique()
-        if any(alias in known_types for alias in TYPE_ALIASES) or reading.type_ in TYPE_ALIASES:
+        if frame["type"].is_in(list(TYPE_ALIASES)).any() or reading.type_ in TYPE_ALIASES:
             type_ = type_.replace(TYPE_ALIASES)
         frame = frame.with_columns(
             status=pl.col("status").fill_null("ok"),
@@ -433,8 +485,7 @@ class _Judgement:
         prompt, output = pl.col("prompt_tokens"), pl.col("output_tokens")
         arrived, scheduled = pl.col("arrived_at"), pl.col("scheduled_at")
         first, finished = pl.col("first_token_at"), pl.col("finished_at")
-        statuses = frame["status"].unique()
-        if not set(statuses) - {"ok"}:
+        if (frame["status"] == "ok").all():
             odd = prompt.is_null() | (prompt == 0) | (output.is_null() & ~embed)
         else:
             odd = (served & (prompt.is_null() | (prompt == 0) | (output.is_null() & ~embed))) | ~pl.col("status").is_in(
@@ -465,10 +516,10 @@ class _Judgement:
         self._tally.naive_columns |= {column for column, counts in self._naive if (counts & ~odd).any()}
         self._tally.defaulted.update({name: right[f"no_{name}"].sum() for name in ("tenant", "type")})
         reading = self._reading
-        own_id = pl.format(OWN_ID, pl.lit(self._source), pl.col("seq"))
-        own_only = right["request_id"].null_count() == right.height
+        own_id, unnamed = pl.format(OWN_ID, pl.lit(self._source), pl.col("seq")), right["request_id"].null_count()
+        named = pl.coalesce("request_id", own_id) if unnamed else pl.col("request_id")
         rows = right.select(
-            own_id.alias("request_id") if own_only else pl.coalesce("request_id", own_id),
+            own_id.alias("request_id") if unnamed == right.height else named,
             pl.col("tenant").fill_null(reading.tenant or DEFAULT_TENANT),
             "type",
             pl.col("model").fill_null(reading.model) if reading.model else "model",
@@ -593,6 +644,22 @@ def _instants(series: pl.Series) -> _Instants:
     raise DeclinedError
 
 
+def _patterned(series: pl.Series, pattern: str) -> _Instants:
+    """Text in the form of ``pattern``; whether that has a zone is the same for all of it."""
+    if series.dtype != pl.String:
+        raise DeclinedError
+    ticks: list[int | None] = []
+    odd: list[bool] = []
+    for text in series:
+        tick: int | None = None
+        if known(text):
+            with suppress(UnparsableError):
+                tick = whole(EXACT.multiply(parse_pattern(text, pattern, UTC)[0], 1000))
+        ticks.append(tick)
+        odd.append(tick is None and known(text))
+    return _Instants(pl.Series(ticks, dtype=pl.Int64), 9, "%z" in pattern, pl.Series(odd, dtype=pl.Boolean))
+
+
 def _moved(ticks: pl.Series, lane: int, zone: tzinfo) -> pl.Series:
     """Ticks of a wall clock in ``zone`` as ticks since the epoch; offsets are looked up a minute at a time."""
     minute, second = (pl.lit(length * 10**lane, ticks.dtype) for length in (60, 1))
@@ -608,6 +675,25 @@ def _moved(ticks: pl.Series, lane: int, zone: tzinfo) -> pl.Series:
 
 def _moved_s(wall_s: int, zone: tzinfo) -> int:
     return int(parse_ticks(Ticks(wall_s, "s", zoned=False), zone)[0]) // 1_000_000
+
+
+def _range(values: pl.Series) -> tuple[int, int] | None:
+    """The least and the largest of whole numbers, None where there is none."""
+    lowest, highest = values.min(), values.max()
+    return (lowest, highest) if isinstance(lowest, int) and isinstance(highest, int) else None
+
+
+def _lit(value: int, like: Any) -> Any:
+    """``value`` beside a series or an expression of 64 or 128 bits, in its type."""
+    return value if isinstance(like, pl.Series) else pl.lit(value, pl.Int128)
+
+
+def _each(operation: Callable[..., Any], *series: pl.Series) -> pl.Series:
+    """``operation`` of series of one length: at once where these have 64 bits, else as ``_map``."""
+    if all(item.dtype == pl.Int64 for item in series):
+        result: pl.Series = operation(*series)
+        return result
+    return _map(operation, *series)
 
 
 def _map(expression: Callable[..., pl.Expr], *series: pl.Series) -> pl.Series:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +78,17 @@ def test_since_last_begins_where_the_last_review_ended(place: Path) -> None:
     assert first["since"] is None
     assert second["since"] == first["until"]
     assert second["until"] == "2026-05-29T20:29:56.000001Z"
-    assert second["previous"] == "reports/report-20260528T202956.000001Z.json"
+    assert second["previous_report"] == "reports/report-20260528T202956.000001Z.json"
+    changes = second["previous"]
+    assert [len(changes[key]) for key in ("new", "ongoing", "resolved")] == [1, 0, 1]
+    assert changes["until"] == first["until"].replace("000001Z", "000000Z")
     page = json.loads((place / "reports" / "report.json").read_text())
     assert page["period"]["requests"] == 90
     assert page["period"]["since"] == "2026-05-29T20:27:00.000000Z"
     before = digest(place)
-    assert told("*.jsonl", "--since", "last")["since"] == second["since"]  # nothing new: the same period again
+    again = run("*.jsonl", "--since", "last", "--json")  # nothing new: the same period again
+    assert json.loads(again.stdout)["since"] == second["since"]
+    assert again.stderr == "no request arrived since the last review, to 2026-05-29 20:29 UTC: its period again\n"
     assert digest(place) == before
 
 
@@ -135,17 +142,30 @@ def test_every_looks_at_the_trace(place: Path) -> None:
     assert found["since"] == "2026-05-29T20:29:56.000000Z"  # the 14 days before the last arrival
 
 
-@pytest.mark.parametrize("write", range(5))
-def test_killed_half_way_leaves_the_last_good_report(tmp_path: Path, write: int) -> None:
-    """Killed at each write of the second review in turn: its own two files, the last good two, the state."""
-    places = [tmp_path / "killed", tmp_path / "undisturbed"]
-    for folder in places:
-        folder.mkdir()
-        (folder / "fairreplay.toml").write_text(SETTINGS)
-        write_log(folder / "a.jsonl", late=[1])
-        assert fairreplay("review", "a.jsonl", cwd=folder).returncode == 0
-        write_log(folder / "b.jsonl", day=1)
-    killed, undisturbed = places
+@pytest.fixture(scope="module")
+def reviewed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders after one review, with a second day's log at hand, and after the second review too."""
+    folder = tmp_path_factory.mktemp("reviewed")
+    places = {name: folder / name for name in ("once", "twice")}
+    for name, place in places.items():
+        place.mkdir()
+        (place / "fairreplay.toml").write_text(SETTINGS)
+        write_log(place / "a.jsonl", late=[1])
+        with contextlib.chdir(place):
+            told("a.jsonl")
+            write_log(place / "b.jsonl", day=1)
+            if name == "twice":
+                told("*.jsonl")
+    return places
+
+
+@pytest.mark.parametrize("write", range(6))
+def test_killed_half_way_leaves_the_last_good_report(
+    reviewed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    """Killed at each write of the second review in turn: its numbers, ticket and page, the last good two, the state."""
+    killed = tmp_path / "killed"
+    shutil.copytree(reviewed["once"], killed)
     good = digest(killed / "reports")
     code = f"""
 import os, signal
@@ -168,9 +188,22 @@ archive.replace_bytes, archive.replace_file = write.replace_bytes, dying(files.r
     after = digest(killed / "reports")
     names = ["report.json", "report.html", "review.json"]
     is_old = [after[name] == good[name] for name in names]
-    assert is_old == [write < 3, write < 4, True]  # in this order, each whole
-    assert all(fairreplay("review", "*.jsonl", cwd=folder).returncode == 0 for folder in places)
-    assert digest(killed) == digest(undisturbed)
+    assert is_old == [write < 4, write < 5, True]  # in this order, each whole
+    monkeypatch.chdir(killed)
+    told("*.jsonl")
+    assert digest(killed) == digest(reviewed["twice"])
+
+
+def test_an_earlier_report_that_cannot_be_read_stops_nothing(place: Path) -> None:
+    write_log(place / "a.jsonl", late=[1])
+    write_log(place / "b.jsonl", day=1)
+    write_log(place / "c.jsonl", day=2)
+    first = told("a.jsonl")
+    told("b.jsonl", "--since", "last")
+    (place / "reports" / "report-20260529T202956.000001Z.json").write_text("{}")
+    done = run("c.jsonl", "--since", "last", "--json")
+    assert done.stderr.startswith("not compared with: reports/report-20260529T202956.000001Z.json")
+    assert json.loads(done.stdout)["previous_report"] == first["kept"]["document"]
 
 
 def test_two_at_once_end_with_75_and_the_holder(place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -44,16 +45,25 @@ RANKS = tuple(
     UserRank(name=function.__name__, digest="", fields=tuple(inspect.signature(function).parameters), function=function)
     for function in (aged_prompt, odd_mixture)
 )
+NEW = ("drr", "wfq", "edf", "wfq+edf", "quantile", "qoserve", "round-robin", "rpm-limit")
+POLICIES = ("fcfs", "priority", "vtc", "type-priority", "sjf", "user", *NEW)
 TENANTS = ("a", "b", "c", "d")
 TYPES = ("chat", "embed", "long")
 
 
-def case(seed: int, *, most_requests: int = 12, time_scale: int = 1, **fixed: object) -> tuple[Workload, Plan]:
+def case(
+    seed: int,
+    *,
+    most_requests: int = 12,
+    time_scale: int = 1,
+    policies: Sequence[str] = POLICIES,
+    **fixed: object,
+) -> tuple[Workload, Plan]:
     """The case of this seed; ``fixed`` settings hold throughout. A step takes some 1,000 ps times ``time_scale``."""
     rng = np.random.default_rng(seed)
     block_size = int(rng.choice([1, 2, 3, 4, 5, 8, 16, 32]))
     work = _workload(rng, most_requests, block_size)
-    plan = _plan(rng, work, block_size, fixed)
+    plan = _plan(rng, work, block_size, policies, fixed)
     return replace(work, arrival_ps=work.arrival_ps * time_scale), _slower(plan, time_scale)
 
 
@@ -112,7 +122,9 @@ def _prefix(rng: np.random.Generator, tokens: int, prefix_tokens: int) -> list[i
     return ids[: int(rng.integers(0, count + 1))] if rng.random() < 0.3 else ids
 
 
-def _plan(rng: np.random.Generator, work: Workload, block_size: int, fixed: dict[str, object]) -> Plan:
+def _plan(
+    rng: np.random.Generator, work: Workload, block_size: int, policies: Sequence[str], fixed: dict[str, object]
+) -> Plan:
     prefix = bool(rng.random() < 0.3)
     asynchronous = bool(rng.random() < 0.3)
     needed = int((-(-(work.prompt_tokens + np.maximum(0, work.output_tokens - 1)) // block_size)).max())
@@ -126,7 +138,7 @@ def _plan(rng: np.random.Generator, work: Workload, block_size: int, fixed: dict
     states = 1 + int(rng.integers(0, 4)) * int(rng.random() < 0.4)
     last = int(work.arrival_ps[-1]) + 20_000
     instants = sorted(int(rng.integers(0, last)) for _ in range(states))
-    settings = [(at_ps, _settings(rng, work, needed, total, kept)) for at_ps in instants]
+    settings = [(at_ps, _settings(rng, work, needed, total, policies, kept)) for at_ps in instants]
     if rng.random() < 0.5:  # mostly one thing changes
         first = settings[0][1]
         names = ["num_gpu_blocks", "max_num_seqs", "policy", "step_time", "max_num_batched_tokens", "max_model_len"]
@@ -139,20 +151,47 @@ def _plan(rng: np.random.Generator, work: Workload, block_size: int, fixed: dict
     return Plan(settings=tuple(settings), weights=tuple(weights))
 
 
+def _knobs(rng: np.random.Generator, work: Workload) -> dict[str, object]:
+    """Parameters of the policies that know tenants' targets, rings and tags."""
+    slos = [sorted(int(slo) for slo in rng.choice([50, 500, 3000, 10**5, 10**6], 3)) for _ in work.tenants]
+    places = [(0, 1, 2), (2,), (0,), (0, 2), (1, 2)]
+    return {
+        "slo_ps": tuple((slo[0], slo[1], slo[2]) for slo in slos),
+        "quantile": int(rng.integers(0, 3)),
+        "quantiles": places[int(rng.integers(len(places)))],
+        "history": int(rng.choice([1, 3, 10, 100])),
+        "gamma_ps": int(rng.choice([0, 0, 7, 1000])),
+        "alpha_ps": int(rng.choice([0, 3, 40])),
+        "slack_ps": int(rng.choice([0, 100, 5000])),
+        "quantum": int(rng.choice([1, 7, 60, 500])),
+        "predicted_output": int(rng.choice([0, 5, 100])),
+        "rpm": int(rng.choice([1, 2, 4])),
+    }
+
+
 def _floors(rng: np.random.Generator) -> TypeFloors:
     shares = tuple(int(share) for share in rng.integers(0, FLOOR_SCALE // 2, int(rng.integers(0, 4))))
-    return TypeFloors(shares, window_ps=int(rng.choice([300, 3000, 10**6])))
+    caps = (
+        tuple(int(cap) for cap in rng.choice([0, 10, 100, 1000], int(rng.integers(0, 4)))) if rng.random() < 0.4 else ()
+    )
+    window_ps = int(rng.choice([300, 3000, 10**6]))
+    return TypeFloors(shares, window_ps=window_ps, caps=tuple(max(1, cap) for cap in caps))
 
 
 def _settings(
-    rng: np.random.Generator, work: Workload, needed: int, total: int, kept: dict[str, object]
+    rng: np.random.Generator,
+    work: Workload,
+    needed: int,
+    total: int,
+    policies: Sequence[str],
+    kept: dict[str, object],
 ) -> EngineSettings:
     tight = rng.random() < 0.6
     usable = needed + int(rng.integers(0, 4)) if tight else needed + int(rng.integers(0, total + 1))
     if rng.random() < 0.05:
         usable = max(1, needed - 1)
     longest = int((work.prompt_tokens + work.output_tokens).max())
-    policy = str(rng.choice(["fcfs", "priority", "vtc", "type-priority", "sjf", "user"]))
+    policy = str(rng.choice(policies))
     values: dict[str, object] = {
         "step_time": StepTime(*(int(rng.integers(0, 60)) for _ in range(4))),
         "policy": PolicySpec(
@@ -163,6 +202,8 @@ def _settings(
             type_rank=tuple(rng.integers(0, 3, int(rng.integers(0, 4))).tolist()) if policy == "type-priority" else (),
             rank=RANKS[int(rng.integers(len(RANKS)))] if policy == "user" else None,
             floors=_floors(rng) if rng.random() < 0.25 else None,
+            preemption_threshold=int(rng.integers(0, 3)) if policy == "priority" and rng.random() < 0.5 else None,
+            **(_knobs(rng, work) if policy in NEW else {}),
         ),
         "max_num_seqs": int(rng.integers(1, 9)),
         "max_num_active_seqs": int(rng.integers(1, 5)) * int(rng.random() < 0.1),
@@ -177,6 +218,8 @@ def _settings(
         "prefill_first": not kept["async_scheduling"] and bool(rng.random() < 0.3),
         "prefill_interval": int(rng.integers(0, 5)),
         "reserve_full_kv": bool(rng.random() < 0.25),
+        "queue_limit": int(rng.integers(1, 6)) * int(rng.random() < 0.1),
+        "victim": str(rng.choice(["", "last", "priority", "least-computed"], p=[0.7, 0.1, 0.1, 0.1])),
         **kept,
     }
     if kept["async_scheduling"]:

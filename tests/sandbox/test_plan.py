@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fairreplay.config.load import parse_config
 from fairreplay.config.model import Config
 from fairreplay.errors import UsageError
-from fairreplay.sandbox.engine import PS_PER_SECOND, WEIGHT_SCALE, StepTime
+from fairreplay.sandbox.engine import FLOOR_SCALE, PS_PER_SECOND, WEIGHT_SCALE, StepTime, TypeFloors
 from fairreplay.sandbox.plan import (
     Shard,
     inverse_weight,
@@ -327,8 +327,24 @@ def test_rules_of_the_other_policies() -> None:
     assert logged.workload.request_weight.tolist() == [ONE * 2]
     (no_commitment,) = planned([{"tenant": "a"}, {"tenant": "b"}], "[tenants.a]\nweight = 2.0", "vtc")
     assert by_time(no_commitment) == [(0, [ONE // 2, ONE])]
-    with pytest.raises(UsageError, match=r'"protected" is not simulated yet'):
-        planned(TENANTS, WEIGHTS + '\n[weights]\nrule = "protected"', "vtc")
+
+
+def test_protected_weights_follow_what_was_used_of_the_month() -> None:
+    """C = 100, 100, 200; half of January has passed, used are 25, 100, 100: w = 3/8, 1/8, 1/2, times three tenants."""
+    used = {"a": 25, "b": 100, "c": 100}
+    rows = [{"tenant": name, "prompt_tokens": tokens - 1, "output_tokens": 1} for name, tokens in used.items()]
+    half_s = 31 * 43_200
+    text = "[weights]\nrule = 'protected'\n" + "".join(
+        f"[tenants.{name}]\ncommitted_tokens_per_month = {tokens}\n"
+        for name, tokens in (("a", 100), ("b", 100), ("c", 200))
+    )
+    (shard,) = planned([*rows, {"tenant": "a", "arrived_at": half_s}], text, "vtc")
+    states = dict(by_time(shard))
+    share = [round(ONE * 4 / 3), round(ONE * 4 / 3), round(ONE * 2 / 3)]
+    assert states[0] == share
+    assert states[half_s * PS_PER_SECOND] == [round(ONE * 8 / 9), round(ONE * 8 / 3), round(ONE * 2 / 3)]
+    (production,) = planned([*rows, {"tenant": "a", "arrived_at": half_s}], text, "fcfs")
+    assert dict(by_time(production)) == {0: share}
 
 
 def test_weights_beyond_a_millionfold_are_refused() -> None:
@@ -346,3 +362,71 @@ def test_instants_keep_microseconds_of_far_years() -> None:
     at = datetime(2026, 11, 2, 9, 16, 0, 123_457, tzinfo=UTC)
     frame = canonical([{}]).with_columns(arrived_at=pl.lit(at).cast(pl.Datetime("us", "UTC")))
     assert take_load(frame).start_us == 1_793_610_960_123_457
+
+
+# Deadlines, floors, limits.
+
+SLO = "[defaults]\nslo_ttft_ms = { p50 = 200.0, p90 = 500, p99 = 1000 }\n"
+
+
+@pytest.mark.parametrize("policy", ["edf", "wfq+edf", "quantile", "qoserve"])
+def test_deadlines_need_targets(policy: str) -> None:
+    with pytest.raises(UsageError, match=r"'t' has none: set \[defaults\] slo_ttft_ms"):
+        planned([{"tenant": "t"}], policy=policy)
+    own = SLO + "[tenants.u]\nslo_ttft_ms = { p50 = 1.5, p90 = 2, p99 = 1e12 }\n"
+    (shard,) = planned([{"tenant": "t"}, {"tenant": "u"}], own, policy)
+    spec = shard.plan.settings[0][1].policy
+    day_ps = 86_400 * PS_PER_SECOND
+    assert spec.slo_ps == ((2 * 10**11, 5 * 10**11, 10**12), (15 * 10**8, 2 * 10**9, day_ps))
+    assert planned([{"tenant": "t"}], SLO, "fcfs")[0].plan.settings[0][1].policy.slo_ps == ()
+
+
+def test_keys_of_a_policy_become_its_parameters() -> None:
+    text = (
+        SLO
+        + '[policies.quantile]\nquantiles = ["p99", "p50"]\nhistory = 20\ngamma_ms = 2.5\n[policies.drr]\nquantum = 7\n'
+    )
+    spec = planned([{}], text, "quantile")[0].plan.settings[0][1].policy
+    assert (spec.quantiles, spec.history, spec.gamma_ps) == ((0, 2), 20, 2_500_000_000)
+    assert planned([{}], text, "drr")[0].plan.settings[0][1].policy.quantum == 7
+    text = "[policies.priority]\npreemption_threshold = 3\n[cluster]\nvictim = 'least-computed'\nqueue_limit = 9\n"
+    state = planned([{}], text, "priority")[0].plan.settings[0][1]
+    assert (state.policy.preemption_threshold, state.victim, state.queue_limit) == (3, "least-computed", 9)
+    for wrong in (
+        "[policies.drr]\nquanta = 7\n",
+        "[cluster]\nvictim = 'first'\n",
+        "[policies.quantile]\nquantiles = []\n",
+    ):
+        with pytest.raises(UsageError):
+            config(wrong)
+
+
+def test_the_limiter_stands_before_all_replicas() -> None:
+    """Three requests of a tenant in a minute, two pass; each of the two replicas would have let all of its own pass."""
+    rows = [{"tenant": "t", "arrived_at": second} for second in (0, 1, 2)]
+    text = "[cluster]\nreplicas = 2\n[policies.rpm-limit]\nrpm = 2\n"
+    limits = [shard.workload.over_limit for shard in planned(rows, text, "rpm-limit")]
+    assert [limit.tolist() for limit in limits if limit is not None] == [[0, 1], [0]]
+    assert all(shard.workload.over_limit is None for shard in planned(rows, text, "fcfs"))
+
+
+def test_floors_are_enforced_as_configured() -> None:
+    rows = [{"type": name} for name in ("chat", "code", "long")]
+    shares = "[types.chat]\nfloor = 0.25\n[types.long]\nfloor = 0.5\n"
+    assert planned(rows, shares)[0].plan.settings[0][1].policy.floors is None
+    soft = planned(rows, shares + "[floor]\nenforce = 'soft'\n[window]\nsize = '10s'\n")[0].plan.settings[0][1].policy
+    assert soft.floors == TypeFloors((FLOOR_SCALE // 4, 0, FLOOR_SCALE // 2), 10 * PS_PER_SECOND)
+    hard = "[floor]\nenforce = 'hard'\nwindow_tokens = 1000\n"
+    floors = planned(rows, shares + hard)[0].plan.settings[0][1].policy.floors
+    assert floors is not None
+    assert floors.caps == (500, 250, 750)  # 1000 less what is kept for the others
+    floors = planned(rows, shares + hard + "reserve_tokens = 100\n")[0].plan.settings[0][1].policy.floors
+    assert floors is not None
+    assert floors.caps == (500, 400, 900)
+    for text, why in (
+        ("[floor]\nenforce = 'hard'\n", "needs window_tokens"),
+        ("[floor]\nenforce = 'soft'\n", "needs floors"),
+        (shares + hard + "reserve_tokens = 501\n", "more than is served"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            planned(rows, text)

@@ -13,8 +13,10 @@ import pytest
 
 from fairreplay.store import draft as draft_module
 from fairreplay.store import duplicates as duplicates_module
+from fairreplay.store import rows as rows_module
 from fairreplay.store.draft import Draft
 from fairreplay.store.duplicates import find_repeats, settle
+from fairreplay.store.rows import RowGroups, read_row_groups
 from fairreplay.trace.schema import ORDER, SCHEMA
 
 
@@ -118,3 +120,20 @@ def test_one_id_in_every_row_is_one_row(tmp_path: Path, monkeypatch: pytest.Monk
     assert (repeats.duplicates, repeats.conflicts, repeats.dropped.tolist()) == (49, (), list(range(1, 50)))
     draft.discard()
     assert list(draft.path.parent.iterdir()) == []
+
+
+def test_row_groups_end_before_their_names_take_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "TEXT_BYTES_MAX", 1000)
+    rows = RowGroups(tmp_path / "x.parquet")
+    names = ["x" * length for length in (10, 10, 300, 300, 300, 2000, 10, 400, 400, 400)]
+    nothing = pl.DataFrame(schema=SCHEMA)
+    frame = pl.concat([nothing, pl.DataFrame({"tenant": names})], how="diagonal").with_columns(
+        seq=pl.int_range(len(names), dtype=pl.UInt64),
+        arrived_at=pl.int_range(len(names), dtype=pl.Int64).cast(SCHEMA["arrived_at"]),
+    )
+    rows.add(frame[:3])
+    rows.add(frame[3:])
+    rows.close()
+    groups = [group["tenant"].str.len_bytes().to_list() for group in read_row_groups(tmp_path / "x.parquet")]
+    assert [length for group in groups for length in group] == [len(name) for name in names]
+    assert all(sum(group) <= 1000 or len(group) == 1 for group in groups)

@@ -81,6 +81,14 @@ def test_duplicates_of_another_file_are_found_too(tmp_path: Path, filled: Path) 
     assert open_store(filled).requests()["request_id"].to_list() == ["r0", "r1", "r2", "r7"]
 
 
+def test_two_runs_of_the_vllm_benchmark_fit_into_one_store(tmp_path: Path) -> None:
+    """Both call their requests bench-0, bench-1, ..."""
+    logs = sorted(str(path) for path in (DATA / "vllm_requests").iterdir())
+    summary = ingest(logs, tmp_path / "s", IngestOptions())
+    assert [source.segment.accepted for source in summary.sources] == [300, 300]
+    assert open_store(tmp_path / "s").requests()["request_id"].n_unique() == 600
+
+
 def test_equal_rows_without_ids_are_separate_requests(tmp_path: Path) -> None:
     row = '{"timestamp": 5, "input_length": 9, "output_length": 1}'
     segment = ingest([log(tmp_path / "log", row, row)], tmp_path / "store", IngestOptions()).sources[0].segment

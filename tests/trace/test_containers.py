@@ -241,3 +241,36 @@ def test_a_restarted_clock_is_named(tmp_path: Path) -> None:
     result = read(tmp_path / "log", "\n".join(map(json.dumps, rows)).encode())
     assert result.runs == ("row 3: 2026-03-02T10:00:00.000000Z",)  # an hour back exactly is no restart
     assert result.out_of_order == 3
+
+
+PAGES = {
+    "litellm": {"data": [], "total": 0, "page": 1, "page_size": 50, "total_pages": 0},
+    "langfuse": {"data": [], "meta": {"page": 1, "totalItems": 0}},
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_an_empty_page_of_an_api_is_no_rows(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "page.json"
+    path.write_text(json.dumps(PAGES[name], indent=1))
+    read = read_source(path, Reading())
+    assert (read.format.name, read.records, read.ignored_columns) == (name, 0, ())
+    assert read.assumptions == ("there is no record in it",)
+
+
+@pytest.mark.parametrize("content", ["[]", '{"data": []}', "[\n]\n"])
+def test_an_empty_document_is_what_a_person_says(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "page.json"
+    path.write_text(content)
+    assert read_source(path, Reading(), "litellm").records == 0
+    with pytest.raises(BadInputError, match="holds no record, so nothing tells its format; say which with --format"):
+        read_source(path, Reading())
+
+
+def test_an_empty_page_among_others_is_no_record(tmp_path: Path) -> None:
+    row = {"id": "o", "traceId": "t", "startTime": "2026-03-02T08:00:00Z", "endTime": "2026-03-02T08:00:01Z"}
+    row |= {"type": "GENERATION", "usageDetails": {"input": 3, "output": 4}}
+    pages = [{"data": [], "meta": {}}, {"data": [row], "meta": {}}, {"data": [], "meta": {}}]
+    path = tmp_path / "pages.jsonl"
+    path.write_text("\n".join(map(json.dumps, pages)))
+    assert read_source(path, Reading()).records == 1

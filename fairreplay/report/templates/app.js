@@ -155,15 +155,24 @@
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
   const narrow = matchMedia("(max-width: 40rem)");
+  const brief = (text) => (text.length > 13 ? `${text.slice(0, 5)}…${text.slice(-6)}` : text);
+  const fit = (data, layout) => {  // on a narrow screen: shorter labels, no numbers in cells, no colour bars
+    layout.margin.l = Math.min(layout.margin.l, 44);
+    layout.font.size = 11;
+    for (const trace of data) if (trace.type === "heatmap") { delete trace.texttemplate; trace.showscale = false; }
+    for (const [key, axis] of Object.entries(layout)) {
+      if (!/^[xy]axis/.test(key)) continue;
+      if (axis.type === "category") {
+        axis.tickvals = [...new Set(data.flatMap((trace) => trace[key[0]]))];
+        axis.ticktext = axis.tickvals;
+      }
+      if (axis.ticktext) axis.ticktext = axis.ticktext.map(brief);
+    }
+  };
   const draw = ({ id, figure }) => {
     const plot = $(id);
     const { data, layout } = resolved(figure, getComputedStyle(root));
-    if (narrow.matches) {
-      layout.margin.l = Math.min(layout.margin.l, 44);
-      layout.font.size = 11;
-      if (layout.yaxis?.automargin && layout.yaxis.ticktext)
-        layout.yaxis.ticktext = layout.yaxis.ticktext.map((text) => (text.length > 14 ? `${text.slice(0, 13)}…` : text));
-    }
+    if (narrow.matches) fit(data, layout);
     const timed = layout.xaxis?.type === "date";
     if (timed) { stamped(data); timeAxis(layout.xaxis, layout.xaxis.range); }
     plot.style.height = `${layout.height}px`;

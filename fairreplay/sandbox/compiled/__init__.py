@@ -6,6 +6,7 @@ import numpy as np
 
 from fairreplay.sandbox.compiled.engine import KINDS, StepSums, run, run_with_sums
 from fairreplay.sandbox.compiled.kernel import advance
+from fairreplay.sandbox.compiled.sources import kernel_sources
 from fairreplay.sandbox.compiled.user_rank import compile_rank
 from fairreplay.sandbox.engine import EngineSettings, Plan, StepTime, Workload
 
@@ -15,7 +16,7 @@ __all__ = ["KINDS", "StepSums", "compile_engine", "compile_rank", "is_compiled",
 def is_compiled() -> bool:
     """Whether an earlier run has left the machine code in the cache; else the first replay compiles it."""
     folder = Path(advance._cache.cache_path)  # type: ignore[attr-defined]
-    sources = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
+    sources = max(path.stat().st_mtime for path in kernel_sources())
     return any(path.stat().st_mtime > sources for path in folder.glob("kernel*.nbc"))
 
 

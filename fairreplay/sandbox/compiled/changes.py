@@ -9,17 +9,16 @@ from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, refuse, victim_of
 from fairreplay.sandbox.compiled.prefix import resize_cache
 from fairreplay.sandbox.compiled.segments import bury_run, resize_runs
+from fairreplay.sandbox.compiled.service import Int32s, ask, queue_of
 from fairreplay.sandbox.compiled.waiting import (
-    Int32s,
     clear_queues,
     greet,
     oldest_waiting,
     push,
-    queue_of,
     remove,
     waits,
 )
-from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, TOO_LONG, Int64s
+from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, QUEUE_FULL, RATE_LIMITED, TOO_LONG, Int64s
 
 
 @inlined
@@ -74,13 +73,17 @@ def apply_changes(
         clear_queues(e, queues, queue_facts)
         for request in range(oldest, e[at.NEXT_ARRIVAL]):
             if waits(way, request):
+                kept[request * at.KEPT + at.KEPT_TAG] = at.NONE
                 greet(e, queues, active, queue_rows, request)
                 push(e, queues, active, queue_rows, way, prompt, request)
         slot = run[at.NEXT]
         while slot != 0:
             queue = queue_of(e, queue_rows, run[slot + at.REQUEST])
+            kept[run[slot + at.REQUEST] * at.KEPT + at.KEPT_TAG] = at.NONE
             run[slot + at.FLAGS] = (run[slot + at.FLAGS] & ((1 << at.FLAG_BITS) - 1)) | (queue << at.FLAG_BITS)
             slot = run[slot + at.NEXT]
+    if e[at.POLICY] >= at.KEEPS_RANKS:
+        ask(e, at.CHANGE, 0, 0, 0)
     if e[at.USABLE] == usable:
         return
     if e[at.PREFIX] == at.BLOCKS:
@@ -138,6 +141,11 @@ def take_arrivals(
         if e[at.MODEL_LEN_VARIES]:
             cut[request] = min(cut[request], max(0, e[at.MODEL_LEN] - prompt[request]))
         reason = refusal(e, prompt, cut, request)
+        is_limited = e[at.POLICY] == at.RPM_LIMIT and queues[queue_of(e, queue_rows, request) + at.TARGET] != 0
+        if is_limited and reason == NO_REASON:
+            reason = RATE_LIMITED
+        if reason == NO_REASON and e[at.WAITING] >= e[at.QUEUE_LIMIT]:
+            reason = QUEUE_FULL
         if reason != NO_REASON:
             refuse(e, out, way, request, reason)
         else:

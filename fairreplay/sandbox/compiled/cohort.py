@@ -21,7 +21,7 @@ from fairreplay.sandbox.compiled.members import (
     queue_at,
     release_counted,
 )
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, owner_of
+from fairreplay.sandbox.compiled.service import Int32s, ask, inverse_weight, owner_of
 from fairreplay.sandbox.engine import Int64s
 
 
@@ -176,12 +176,16 @@ def deliver(
         flags = run[slot + at.FLAGS]
         if flags & at.FIRST:
             out[at.FIRST_TOKEN, request] = e[at.CLOCK]
+            if e[at.LISTENS]:
+                ask(e, at.FIRST_TOKEN_CAME, queue_at(run, slot), request, e[at.CLOCK])
         if not flags & at.RATED and not flags & at.IDLE and run[slot + at.OUTPUT] != 0:
             charge(e, queues, weights, request_weight, queue_at(run, slot), request, np.int64(1), e[at.OUTPUT_COST])
         if flags & at.ENDING:
             drop_rate(e, run, queues, weights, request_weight, slot)
             release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
             drop_running(e, run, free_slots, slot)
+            if e[at.LISTENS]:
+                ask(e, at.FINISH, queue_at(run, slot), request, run[slot + at.OUTPUT])
             complete(e, run, out, way, slot, request)
         elif not flags & at.RATED:
             add_rate(e, run, queues, weights, request_weight, slot)
@@ -217,7 +221,10 @@ def finish_members(
             drop_rate(e, run, queues, weights, request_weight, slot)
             release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
             drop_running(e, run, free_slots, slot)
-            complete(e, run, out, way, slot, run[slot + at.REQUEST] & at.INDEX)
+            request = run[slot + at.REQUEST] & at.INDEX
+            if e[at.LISTENS]:
+                ask(e, at.FINISH, queue_at(run, slot), request, run[slot + at.OUTPUT])
+            complete(e, run, out, way, slot, request)
         slot = run[slot + at.LATER] & at.INDEX
     find_next_finish(e, calendar, marks)
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.calendar import PLACES_MIN
 from fairreplay.sandbox.compiled.kernel import advance
+from fairreplay.sandbox.compiled.ranking import GROUP
+from fairreplay.sandbox.compiled.service import Int32s
 from fairreplay.sandbox.compiled.user_rank import compile_rank
-from fairreplay.sandbox.compiled.waiting import Int32s
 from fairreplay.sandbox.distinct import distinct_columns
 from fairreplay.sandbox.engine import (
     NEVER,
+    NO_CAP,
+    QUANTILES,
     UNFINISHED,
+    WEIGHT_SCALE,
     EngineResult,
     EngineSettings,
     Int64s,
@@ -29,12 +33,16 @@ from fairreplay.sandbox.engine import (
     UserRank,
     Workload,
     check_plan,
+    victim_rule,
 )
+from fairreplay.sandbox.policies.deadlines import LOG_BITS, allowance
+from fairreplay.sandbox.policies.rpm_limit import limited
 from fairreplay.sandbox.policies.user import failed
 
 PASSES_A_CALL: Final = 200_000
 """Passes between two moments at which progress is told and an interrupt is noticed."""
 COUNTER_MAX: Final = 2.0**62
+MAX_PS: Final = 2.0**63 - 2.0**56
 ROWS: Final = 4096
 """Rows of step sums that the kernel gathers between two calls."""
 POLICY_CODES: Final = {
@@ -44,6 +52,19 @@ POLICY_CODES: Final = {
     "type-priority": at.TYPE_PRIORITY,
     "sjf": at.SJF,
     "user": at.USER,
+    "drr": at.DRR,
+    "wfq": at.WFQ,
+    "edf": at.EDF,
+    "wfq+edf": at.WFQ_EDF,
+    "quantile": at.QUANTILE,
+    "qoserve": at.QOSERVE,
+    "round-robin": at.ROUND_ROBIN,
+    "rpm-limit": at.RPM_LIMIT,
+}
+VICTIM_CODES: Final = {
+    "last": at.LAST_VICTIM,
+    "priority": at.PRIORITY_VICTIM,
+    "least-computed": at.LEAST_VICTIM,
 }
 
 Progress = Callable[[int], None]
@@ -159,8 +180,12 @@ def _run_plan(
     kept = np.zeros(count * at.KEPT, np.int64)
     entries = queue_facts.shape[2]
     queues = np.zeros(entries * at.QUEUE, np.int64)
-    active = np.zeros(entries, np.int64)
+    active = np.zeros(2 * entries, np.int64)
+    ranks = np.zeros(2 * entries + 2 * -(-entries // GROUP), np.int64)
+    e[at.STALE_AT] = entries
     head = np.zeros(at.HEAD_FIELDS + 1, np.int64)
+    histories = [state.policy.history for _, state in plan.settings if state.policy.name == "quantile"]
+    misses = np.zeros(max(histories, default=0) * len(workload.tenants) or 1, np.int64)
     blocks, table, own, found, chains, chain_table = _prefix_cache(e, workload, plan, cut, slots, prefix_caching)
     longest = int(cut.max(initial=0))
     calendar = np.zeros(max(PLACES_MIN, 1 << (longest + 1).bit_length()), np.int64)
@@ -174,12 +199,13 @@ def _run_plan(
     arrival, prompt, priority = map(_read_only, (workload.arrival_ps, workload.prompt_tokens, workload.priority))
     request_weight = _read_only(workload.request_weight)
     prefix_start, prefix_ids = map(_read_only, (workload.prefix_start, workload.prefix_ids))
+    _link(e, plan, queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights, ranks)
     done = False
     while not done:
         done = advance(
             e, run_, free_slots, batch, flights, parts, dues, calendar, marks, phases, out, way, kept, queues, active,
-            head, queue_rows, queue_facts, blocks, table, own, found, chains, chain_table, prefix_start, prefix_ids,
-            workload.prefix_block_tokens, settings, weights_at, weights, arrival, prompt, cut, priority,
+            head, queue_rows, queue_facts, blocks, table, own, found, chains, chain_table, prefix_start,
+            prefix_ids, workload.prefix_block_tokens, settings, weights_at, weights, arrival, prompt, cut, priority,
             request_weight, sums, rows, PASSES_A_CALL,
         )  # fmt: skip
         gathered.append(rows[: e[at.ROWS]].copy())
@@ -212,6 +238,32 @@ def _run_plan(
     return result, StepSums(*columns)
 
 
+def _link(
+    e: Int64s,
+    plan: Plan,
+    queues: Int64s,
+    active: Int64s,
+    way: Int32s,
+    kept: Int64s,
+    misses: Int64s,
+    arrival: Int64s,
+    prompt: Int64s,
+    cut: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+    ranks: Int64s,
+) -> None:
+    """Tell the kernel where the decider is, if any policy of ``plan`` needs it, and the decider where things are."""
+    if all(POLICY_CODES[state.policy.name] < at.KEEPS_RANKS for _, state in plan.settings):
+        return
+    from fairreplay.sandbox.compiled.decider import decider
+
+    e[at.DECIDER] = decider().address
+    linked: tuple[Any, ...] = (queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights, ranks)
+    for place, array in enumerate(linked):
+        e[at.LINKS + place] = array.ctypes.data
+
+
 def _read_only(numbers: Int64s) -> Int64s:
     """A view that cannot be written: to Numba that is another type, and there shall be one kernel for all workloads."""
     view = numbers.view()
@@ -220,16 +272,28 @@ def _read_only(numbers: Int64s) -> Int64s:
 
 
 def _check_counters(workload: Workload, plan: Plan) -> None:
-    """Service counters are int64; the plain engine's are unbounded, so what would not fit is refused."""
-    specs = {settings.policy for _, settings in plan.settings if settings.policy.name in ("vtc", "user")}
-    if not specs:
-        return
+    """Counters are int64; the plain engine's are unbounded, so what would not fit is refused."""
     inverse = np.max([weights for _, weights in plan.weights], axis=0)[workload.tenant]
-    inverse = np.maximum(inverse, workload.request_weight)
-    for spec in specs:
-        cost = spec.prompt_cost * workload.prompt_tokens + spec.output_cost * workload.output_tokens
-        if float((cost * inverse.astype(np.float64)).sum()) > COUNTER_MAX:
+    inverse = np.maximum(inverse, workload.request_weight).astype(np.float64)
+    outputs = workload.output_tokens
+    for spec in {settings.policy for _, settings in plan.settings}:
+        most = 0.0
+        if counts_service(spec):
+            most = float(((spec.prompt_cost * workload.prompt_tokens + spec.output_cost * outputs) * inverse).sum())
+        elif spec.name in ("wfq", "wfq+edf"):
+            expected = max(spec.predicted_output, int(outputs.max(initial=0)))
+            most = float(((spec.prompt_cost * workload.prompt_tokens + spec.output_cost * expected) * inverse).sum())
+        elif spec.name == "drr":
+            most = float((workload.prompt_tokens * inverse).sum())
+            most = max(most, most / (spec.quantum * WEIGHT_SCALE) * len(workload.tenants))
+        if most > COUNTER_MAX:
             raise OverflowError("a tenant's weight is too small for its service to be counted in 64 bits")
+        if not spec.slo_ps:
+            continue
+        latest = float(workload.arrival_ps.max(initial=0)) + max(max(slo) for slo in spec.slo_ps)
+        latest += spec.alpha_ps * float(workload.prompt_tokens.max(initial=0)) + spec.gamma_ps * 64.0
+        if latest > MAX_PS or spec.gamma_ps * 64.0 * (1 << LOG_BITS) > MAX_PS:
+            raise OverflowError("deadlines lie further away than 104 days: a target, alpha or gamma is too large")
 
 
 def _cut_outputs(workload: Workload, plan: Plan) -> Int64s:
@@ -244,6 +308,15 @@ def _cut_outputs(workload: Workload, plan: Plan) -> Int64s:
 # ---- settings and queues ----
 
 
+BY_HEAD: Final = frozenset({"sjf", "user", "drr", "wfq", "wfq+edf", "qoserve", "round-robin"})
+"""Policies under which heads of one tenant can differ in rank: a queue for each (tenant, type, priority)."""
+
+
+def counts_service(spec: PolicySpec) -> bool:
+    """Whether tenants' service is counted token by token."""
+    return spec.name in ("vtc", "user") or (spec.name == "quantile" and spec.gamma_ps > 0)
+
+
 @dataclass(frozen=True)
 class _Queues:
     """Where requests wait under one policy."""
@@ -253,6 +326,8 @@ class _Queues:
     facts: Int64s
     """By entry (queues, then tenants and types that count service apart): see ``layout.QUEUE_FACTS``."""
     first_type: int = at.NONE
+    apart: bool = False
+    """Tenants count their service in entries of their own."""
 
 
 def _settings_table(workload: Workload, plan: Plan, addresses: dict[UserRank, int]) -> tuple[Int64s, Int64s, Int64s]:
@@ -264,7 +339,8 @@ def _settings_table(workload: Workload, plan: Plan, addresses: dict[UserRank, in
         if spec not in queues:
             queues[spec] = _queues(workload, spec)
         address = addresses[spec.rank] if spec.rank else 0
-        _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address)
+        tenants = len(workload.tenants)
+        _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address, tenants)
     widest = max(kept.facts.shape[1] for kept in queues.values())
     facts = np.zeros((len(queues), at.QUEUE_FACTS, widest), np.int64)
     rows = np.zeros(
@@ -283,11 +359,16 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
         return _Queues(None, np.zeros((at.QUEUE_FACTS, 1), np.int64))
     places = np.array([*spec.type_rank, *[len(spec.type_rank)] * len(workload.types)], np.int64)
     rank = {"priority": workload.priority, "type-priority": places[workload.type]}.get(spec.name)
-    by_tenant = spec.name in ("vtc", "sjf", "user")
-    by_all = spec.name in ("sjf", "user")
+    by_all = spec.name in BY_HEAD
+    by_tenant = by_all or spec.name in ("vtc", "quantile")
     nothing = np.zeros(len(workload), np.int64)
+    target: Int64s | None = None  # by request: what tells its queue from others beside the keys below
+    if spec.name == "rpm-limit":
+        target = limited(workload, spec.rpm)
+    elif spec.name in ("edf", "qoserve", "wfq+edf"):
+        target = np.array([slo[spec.quantile] for slo in spec.slo_ps], np.int64)[workload.tenant]
     if spec.name == "vtc" and not spec.floors:
-        number, first = workload.tenant, np.zeros((4, len(workload.tenants)), np.int64)
+        number, first = workload.tenant, np.zeros((5, len(workload.tenants)), np.int64)
         first[1] = np.arange(len(workload.tenants))
     else:
         keys = np.stack(
@@ -296,27 +377,34 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
                 workload.tenant if by_tenant else nothing,
                 workload.type if by_all or spec.floors else nothing,
                 workload.priority if by_all else nothing,
+                nothing if target is None else target,
             ]
         )
         first, number = distinct_columns(keys)
     count = first.shape[1]
-    counts_apart = spec.name == "user" or (spec.name == "vtc" and spec.floors is not None)
+    one_each = count == len(workload.tenants) and len(np.unique(first[1])) == count and spec.name != "user"
+    counts_apart = by_tenant and spec.name != "sjf" and not one_each
     tenants = len(workload.tenants) if counts_apart else 0
     types = len(workload.types) if spec.floors else 0
     facts = np.zeros((at.QUEUE_FACTS, count + tenants + types), np.int64)
     facts[0, :count] = first[0]
     facts[1, :count] = count + first[1] if counts_apart else np.arange(count)
     facts[2, :count] = count + tenants + first[2]
-    facts[3:6, :count] = first[1:4]
+    facts[3:7, :count] = first[1:5]
+    facts[3, count : count + tenants] = np.arange(tenants)
+    if spec.name == "quantile":
+        for entries in (slice(count), slice(count, count + tenants)):
+            facts[7:10, entries] = np.array(spec.slo_ps, np.int64).T[:, facts[3, entries]]
     facts[1, count:] = np.arange(count, count + tenants + types)
     if spec.floors:
         shares = [*spec.floors.shares, *[0] * types][:types]
         facts[0, count + tenants :] = shares
-    return _Queues(number, facts, count + tenants if spec.floors else at.NONE)
+        facts[6, count + tenants :] = [*spec.floors.caps, *[NO_CAP] * types][:types]
+    return _Queues(number, facts, count + tenants if spec.floors else at.NONE, counts_apart)
 
 
 def _fill_settings(
-    row: Int64s, at_ps: int, settings: EngineSettings, number: int, queues: _Queues, rank_address: int
+    row: Int64s, at_ps: int, settings: EngineSettings, number: int, queues: _Queues, rank_address: int, tenants: int
 ) -> None:
     time, spec = settings.step_time, settings.policy
     power_of_two = settings.block_size & (settings.block_size - 1) == 0
@@ -345,15 +433,36 @@ def _fill_settings(
         at.ENTRIES: queues.facts.shape[1],
         at.PROMPT_COST: spec.prompt_cost,
         at.OUTPUT_COST: spec.output_cost,
-        at.LIFT: spec.lift,
-        at.SERVED: spec.name in ("vtc", "user"),
+        at.LIFT: spec.lift and counts_service(spec) and spec.name != "user",
+        at.SERVED: counts_service(spec),
         at.FIRST_TYPE: queues.first_type,
         at.FLOOR_WINDOW: spec.floors.window_ps if spec.floors else 0,
-        at.DYNAMIC: spec.name in ("vtc", "user") or spec.floors is not None,
+        at.DYNAMIC: counts_service(spec) or spec.name in ("wfq+edf", "qoserve") or spec.floors is not None,
         at.RANK_ADDRESS: rank_address,
         at.SHIFT: settings.block_size.bit_length() - 1 if power_of_two else at.NONE,
+        at.VICTIM: VICTIM_CODES[victim_rule(settings)],
+        at.APART: queues.apart,
+        at.BY_NAME: spec.name in ("vtc", "wfq", "wfq+edf"),
+        at.LISTENS: spec.name in ("wfq", "wfq+edf", "quantile"),
+        at.ARRIVALS: (spec.lift and counts_service(spec))
+        or spec.name in ("wfq", "wfq+edf", "rpm-limit")
+        or settings.queue_limit > 0
+        or spec.preemption_threshold is not None,
+        at.TENANTS: tenants,
+        at.QUANTUM: spec.quantum * WEIGHT_SCALE,
+        at.PREDICTED: spec.predicted_output,
+        at.SLACK: spec.slack_ps,
+        at.ALPHA: spec.alpha_ps,
+        at.GAMMA: spec.gamma_ps,
+        at.HISTORY: spec.history,
+        at.WIDEST: spec.quantiles[-1],
+        at.GIVES_WAY: at.NO_CAP if spec.preemption_threshold is None else spec.preemption_threshold,
+        at.QUEUE_LIMIT: settings.queue_limit or at.NO_CAP,
         at.AT_PS: at_ps,
     }
+    for place, q in enumerate(QUANTILES):
+        counts = place in spec.quantiles
+        values[at.ALLOWED_50 + place] = allowance(q, spec.history) if counts else at.NO_CAP
     for name, value in values.items():
         row[name - at.SETTINGS] = value
 

@@ -89,6 +89,52 @@ def call_rank(_context: Any, address: Any, fields: Any) -> Any:  # noqa: ARG001
 
 
 @numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def call_decider(_context: Any, address: Any, e: Any, what: Any, queue: Any, request: Any, number: Any) -> Any:  # noqa: ARG001
+    """Call machine code that takes the address of ``e`` and four int64, and returns an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = llvmlite.ir.IntType(64)
+        data = context.make_array(signature.args[1])(context, builder, arguments[1]).data
+        kind = llvmlite.ir.FunctionType(number, [number] * 5)
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        return builder.call(function, [builder.ptrtoint(data, number), *arguments[2:]])
+
+    return numba.types.int64(numba.types.int64, e, *(numba.types.int64,) * 4), generate
+
+
+@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def numbers_at(_context: Any, _address: Any) -> Any:
+    """The int64 that stand at an address, as an array whose length nobody may ask for."""
+    return _array_at(numba.types.int64)
+
+
+@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def small_numbers_at(_context: Any, _address: Any) -> Any:
+    """As ``numbers_at``, of int32."""
+    return _array_at(numba.types.int32)
+
+
+def _array_at(dtype: Any) -> Any:
+    kind = numba.types.Array(dtype, 1, "C")
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        array = context.make_array(kind)(context, builder)
+        width = dtype.bitwidth // 8
+        number = llvmlite.ir.IntType(64)
+        context.populate_array(
+            array,
+            data=builder.inttoptr(arguments[0], context.get_data_type(dtype).as_pointer()),
+            shape=[number(2**40)],
+            strides=[number(width)],
+            itemsize=number(width),
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return kind(numba.types.int64), generate
+
+
+@numba.extending.intrinsic  # type: ignore[untyped-decorator]
 def trailing_zeros(_context: Any, _number: Any) -> Any:
     """Number of zero bits below the lowest one of an int64 that is not 0: a single instruction."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import numba
@@ -13,11 +11,14 @@ import numpy as np
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.changes import apply_changes, next_change, take_arrivals
 from fairreplay.sandbox.compiled.cohort import gather, scatter
+from fairreplay.sandbox.compiled.giving_way import make_room, may_give_way
 from fairreplay.sandbox.compiled.jit import compiled
 from fairreplay.sandbox.compiled.leaping import PASSES_OF_HOLD, cohort_pass
 from fairreplay.sandbox.compiled.members import refuse_anywhere
 from fairreplay.sandbox.compiled.prefix import first_blocks, number_chains
 from fairreplay.sandbox.compiled.segments import first_run
+from fairreplay.sandbox.compiled.service import Int32s
+from fairreplay.sandbox.compiled.sources import digest_of, kernel_sources
 from fairreplay.sandbox.compiled.stepping import (
     admit,
     count_prefilling,
@@ -28,7 +29,6 @@ from fairreplay.sandbox.compiled.stepping import (
 )
 from fairreplay.sandbox.compiled.sums import add_pass
 from fairreplay.sandbox.compiled.waiting import (
-    Int32s,
     begin_floor_window,
     clear_queues,
     next_queue,
@@ -73,6 +73,11 @@ def one_pass(
 ) -> None:
     """Schedule a batch, start its step, take the output that is due in."""
     e[at.BATCH] = 0
+    if e[at.GIVES_WAY] != at.NO_CAP and e[at.WAITING] > 0 and e[at.RUNNING] > 0:
+        make_room(
+            e, run, free_slots, out, kept, queues, active, head, queue_rows, way, blocks, table, own, found, chains,
+            prefix_start, prefix_tokens, arrival, prompt, cut, priority, request_weight, weights,
+        )  # fmt: skip
     e[at.CAP] = prefill_cap(e)
     prefill_first = e[at.PREFILL_FIRST] != 0
     for attempt in range(2):
@@ -89,7 +94,7 @@ def one_pass(
         if prefill_first:
             prefilling = count_prefilling(run)
             may_admit = prefilling > 0 or prefilling == e[at.RUNNING] or e[at.DECODE_STEPS] >= e[at.INTERVAL]
-        if may_admit and e[at.PREEMPTED] == 0:
+        if may_admit and e[at.PREEMPTED] == e[at.YIELDED]:
             admit(
                 e, run, free_slots, batch, out, kept, queues, active, head, way, blocks, table, own, found, chains,
                 prefix_start, prefix_tokens, arrival, prompt, cut, request_weight, weights, left,
@@ -110,15 +115,20 @@ def one_pass(
     took_output = e[at.FLYING] > 0 and not overlap
     if took_output:
         take_output(
-            e, run, free_slots, out, kept, flights, queues, active, queue_rows, way, blocks, table, own, found, chains,
-            prefix_start, prefix_tokens, prompt, cut, request_weight, weights,
+            e, run, free_slots, out, kept, flights, queues, active, queue_rows, way, blocks, table, own, found,
+            chains, prefix_start, prefix_tokens, prompt, cut, request_weight, weights,
         )  # fmt: skip
     # nobody may block for ever
     e[at.IDLE_PASSES] += 1
     stuck = at.NONE
     if not has_batch and not took_output and e[at.PREEMPTED] == 0 and e[at.RUNNING] == 0 and e[at.WAITING] > 0:
         queue = next_queue(e, queues, active, head, way, kept, out, arrival, prompt, request_weight, weights)
-        stuck = queues[queue + at.HEAD]
+        if queue >= 0:
+            stuck = queues[queue + at.HEAD]
+        else:  # all types are barred until the window ends
+            e[at.CLOCK] = max(e[at.CLOCK], e[at.FLOOR_ENDS])
+            if e[at.NEXT_ARRIVAL] < len(arrival):
+                e[at.CLOCK] = max(start_ps, min(e[at.CLOCK], arrival[e[at.NEXT_ARRIVAL]]))
     elif e[at.IDLE_PASSES] > PASSES_WITHOUT_PROGRESS_MAX:
         e[at.IDLE_PASSES] = 0
         if e[at.WAITING] > 0:
@@ -153,13 +163,11 @@ def one_pass(
     if has_batch:
         e[at.STEPS] += 1
     e[at.PREEMPTED] = 0
+    e[at.YIELDED] = 0
 
 
 def _kernel(sources: int) -> Callable[..., bool]:
-    """The compiled loop. ``sources`` is part of what its cache is looked up by.
-
-    Numba finds out by itself only whether this file has changed, not the others whose functions are compiled with it.
-    """
+    """The compiled loop; ``sources`` is part of what its cache is looked up by (``sources``)."""
 
     def advance(
         e: Int64s,
@@ -228,8 +236,8 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 if e[at.COHORT]:
                     scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
                 apply_changes(
-                    e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_facts, way,
-                    blocks, table, own, found, arrival, prompt, cut, priority,
+                    e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_facts,
+                    way, blocks, table, own, found, arrival, prompt, cut, priority,
                 )  # fmt: skip
                 change_ps = next_change(e, settings, weights_at)
             if e[at.FIRST_TYPE] >= 0 and e[at.CLOCK] >= e[at.FLOOR_ENDS]:
@@ -237,6 +245,11 @@ def _kernel(sources: int) -> Callable[..., bool]:
             take_arrivals(e, out, queues, active, queue_rows, way, arrival, prompt, cut)
             if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
                 continue  # all that arrived was refused at the door
+            if e[at.GIVES_WAY] != at.NO_CAP and e[at.WAITING] > 0 and may_give_way(e, run, queues, active, priority):
+                # somebody who runs might be preempted for a head: whether it is shows request by request
+                if e[at.COHORT]:
+                    scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)
+                e[at.HOLD] = max(e[at.HOLD], 1)
             if may_leap and e[at.COHORT] == 0:
                 if e[at.HOLD] > 0:
                     e[at.HOLD] -= 1
@@ -248,8 +261,8 @@ def _kernel(sources: int) -> Callable[..., bool]:
             if e[at.COHORT]:
                 counted = cohort_pass(
                     e, run, free_slots, parts, dues, calendar, marks, phases, out, way, kept, queues, active, head,
-                    queue_rows, blocks, table, own, found, chains, prefix_start, prefix_tokens, weights, arrival,
-                    prompt, cut, priority, request_weight, sums, rows, min(change_ps, e[at.FLOOR_ENDS]),
+                    queue_rows, blocks, table, own, found, chains, prefix_start, prefix_tokens, weights,
+                    arrival, prompt, cut, priority, request_weight, sums, rows, min(change_ps, e[at.FLOOR_ENDS]),
                 )  # fmt: skip
                 if counted:
                     continue
@@ -257,8 +270,8 @@ def _kernel(sources: int) -> Callable[..., bool]:
                 # with async scheduling or runs of blocks preemption alone ends a cohort
                 e[at.HOLD] = 0 if e[at.ASYNC] or e[at.PREFIX] else PASSES_OF_HOLD
             one_pass(
-                e, run, free_slots, batch, flights, out, way, kept, queues, active, head, queue_rows, blocks, table,
-                own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,
+                e, run, free_slots, batch, flights, out, way, kept, queues, active, head, queue_rows, blocks,
+                table, own, found, chains, prefix_start, prefix_tokens, weights, arrival, prompt, cut, priority,
                 request_weight, sums, rows,
             )  # fmt: skip
         return False
@@ -266,11 +279,4 @@ def _kernel(sources: int) -> Callable[..., bool]:
     return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(advance)
 
 
-def _digest_of_sources() -> int:
-    digest = hashlib.blake2b(digest_size=7)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return int.from_bytes(digest.digest(), "big")
-
-
-advance = _kernel(_digest_of_sources())
+advance = _kernel(digest_of(kernel_sources()))

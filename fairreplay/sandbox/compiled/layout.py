@@ -10,6 +10,8 @@ are read as ``e[at.CLOCK]`` or ``run[slot + at.KNOWN]``; this module is that ``a
 ``way``    by request, ``WAY`` numbers each: the next one in its queue, and where it is now.
 ``kept``   by request, ``KEPT`` numbers each: what a preempted request keeps while it waits.
 ``queues`` waiting queues, ``QUEUE`` numbers each, and entries of the same form that count service.
+``ranks``  by queue, then by queue again: what policies that keep ranks order heads by (``ranking``).
+``misses`` by tenant, of its last requests: which TTFT targets they missed, as bits (``quantile``).
 ``blocks`` KV blocks of the prefix cache, or runs of them, ``BLOCK`` numbers each; number 0 is the sentinel of the
            free list.
 """
@@ -31,6 +33,8 @@ from __future__ import annotations
     WAITING,
     FREE,  # free blocks, negative while a smaller cache preempts
     PREEMPTED,  # victims since the last pass ended
+    YIELDED,  # those of them that made room for a head
+    YIELDED_TO,  # that head
     BATCH,  # requests in the batch at hand
     FIRST_FLYING,  # which of the two places for steps in flight is the older one
     FLYING,  # steps in flight: 0, 1 or 2
@@ -70,10 +74,30 @@ from __future__ import annotations
     FLOOR_ENDS,  # instant at which the window of the type floors ends
     FAILED,  # 1 + the request for which a user's rank raised an error
     HOLD,  # passes until the engine tries to leap again
-) = range(51)
+    DECIDER,  # machine code of ``decider``
+    VIRTUAL,  # wfq: the largest start tag served; drr and round-robin: the last visit of the ring
+    STALE,  # queues whose rank must be reckoned anew
+    STALE_AT,  # where in ``active`` these are listed; so many places ``ranks`` has twice
+) = range(57)
+
+# ---- addresses of arrays, for machine code that is called by address ----
+LINKS = 57
+(
+    TO_QUEUES,
+    TO_ACTIVE,
+    TO_WAY,
+    TO_KEPT,
+    TO_MISSES,
+    TO_ARRIVAL,
+    TO_PROMPT,
+    TO_CUT,
+    TO_REQUEST_WEIGHT,
+    TO_WEIGHTS,
+    TO_RANKS,
+) = range(LINKS, LINKS + 11)
 
 # ---- settings in force: a copy of one row of the settings table ----
-SETTINGS = 56
+SETTINGS = 72
 (
     BASE_PS,
     PREFILL_PS,
@@ -100,16 +124,34 @@ SETTINGS = 56
     ENTRIES,  # entries of ``queues``: the queues, then tenants and types if service is counted apart from queues
     PROMPT_COST,
     OUTPUT_COST,
-    LIFT,
+    LIFT,  # 1 if a tenant that returns is lifted to the least service among the waiting
     SERVED,  # 1 if tenants' service is counted
     FIRST_TYPE,  # entry of the first type under type floors, else NONE
     FLOOR_WINDOW,
     DYNAMIC,  # 1 if the ranks of heads change while they wait
     RANK_ADDRESS,  # machine code of a user's rank
     SHIFT,  # log2 of the block size, NONE if it is no power of two
+    VICTIM,
+    APART,  # 1 if tenants have entries of their own beside their queues
+    BY_NAME,  # 1 if equal ranks of two tenants go by name
+    LISTENS,  # 1 if the policy hears of first tokens and finishes
+    ARRIVALS,  # 1 if what happens at an arrival depends on when it is
+    TENANTS,
+    QUANTUM,  # drr: scaled like service
+    PREDICTED,  # wfq: output tokens expected of a tenant of which nobody has finished
+    SLACK,
+    ALPHA,
+    GAMMA,
+    HISTORY,
+    ALLOWED_50,  # quantile: misses from which a target counts
+    ALLOWED_90,
+    ALLOWED_99,
+    WIDEST,  # quantile: place of the target that counts if none does
+    GIVES_WAY,  # priority: by how much more than this a running request must be less urgent to be preempted, or NO_CAP
+    QUEUE_LIMIT,  # NO_CAP if there is none
     AT_PS,
-) = range(SETTINGS, SETTINGS + 33)
-SETTINGS_WIDTH = 33
+) = range(SETTINGS, SETTINGS + 51)
+SETTINGS_WIDTH = 51
 SCALARS = SETTINGS + SETTINGS_WIDTH
 
 # ---- prefix caching ----
@@ -117,7 +159,26 @@ BLOCKS = 1  # every block is kept track of (``prefix``)
 RUNS = 2  # no two requests share a prefix (``segments``)
 
 # ---- policies ----
-FCFS, PRIORITY, VTC, TYPE_PRIORITY, SJF, USER = range(6)
+(
+    FCFS,
+    PRIORITY,
+    VTC,
+    TYPE_PRIORITY,
+    SJF,
+    USER,
+    DRR,
+    WFQ,
+    EDF,
+    WFQ_EDF,
+    QUANTILE,
+    QOSERVE,
+    ROUND_ROBIN,
+    RPM_LIMIT,
+) = range(14)
+KEEPS_RANKS = DRR  # policies from here on are asked by address (``decider``), and these are the questions
+BEGIN, LOWEST, TURN, FINISH, FIRST_TOKEN_CAME, CHANGE = range(6)
+
+LAST_VICTIM, PRIORITY_VICTIM, LEAST_VICTIM = range(3)
 
 # ---- running requests ----
 (
@@ -169,8 +230,15 @@ RESULTS = 9
 FOLLOWER, PLACE = range(2)
 WAY = 2
 NEW, BACK, GONE = -1, -2, -3  # PLACE of one that waits, at first or again, and of one that is done; else it is a slot
-KEPT_KNOWN, KEPT_BEST, KEPT_RUN = range(3)
-KEPT = 3
+(
+    KEPT_KNOWN,
+    KEPT_BEST,
+    KEPT_RUN,
+    KEPT_TAG,  # wfq: start tag, NONE if the request was not admitted under the policy in force
+    KEPT_EXPECTED,  # wfq: output tokens that its tenant was charged with
+    KEPT_INVERSE,  # wfq: and the inverse weight
+) = range(6)
+KEPT = 6
 
 # ---- waiting queues ----
 (
@@ -178,17 +246,31 @@ KEPT = 3
     TAIL,
     ACTIVE_AT,
     RANK,  # of a type: its floor
-    SERVICE,
+    SERVICE,  # wfq: start tag of the tenant's next request; drr: deficit
     RATE,
     OWNER,  # the entry that holds the service of the queue's tenant
     OF_TYPE,  # the entry of the queue's type under type floors
     TENANT,
     TYPE,
     PRIORITY_OF,
-    WAITERS,  # of an owner under vtc: queues that are not empty
-) = range(12)
-QUEUE = 16
-QUEUE_FACTS = 6  # rows of ``queue_facts``: rank, owner, type's entry, tenant, type, priority
+    WAITERS,  # of an owner: its queues that are not empty
+    # where ranks are kept (``ranking``):
+    FRESH,  # 1 if ``ranks`` knows the head
+    TARGET,  # TTFT target that deadlines are made of; of an owner under quantile: the one that counts now
+    CACHED_NOW,  # drr: tokens of the head that the prefix cache holds
+    SINCE,  # of an owner, drr and round-robin: the visit up to which its turns are counted
+    TARGET_50,  # of an owner under quantile
+    TARGET_90,
+    TARGET_99,
+    MISSED_50,
+    MISSED_90,
+    MISSED_99,
+    OLDEST,  # place of its oldest outcome in ``misses``
+) = range(23)
+QUEUE = 24
+CAP_OF = TARGET  # of a type under floors: tokens from which it is barred
+FINISHED_COUNT, OUTPUT_SUM = TARGET_50, TARGET_90  # of an owner under wfq: of its finished requests
+QUEUE_FACTS = 10  # rows of ``queue_facts``: rank, owner, type's entry, tenant, type, priority, TARGET, TARGET_50 ...
 
 # ---- a head as a user's rank sees it: policies.user.HEAD_FIELDS, then whether the rank raised an error ----
 HEAD_FIELDS = 12
@@ -210,3 +292,5 @@ NONE = -1
 HORIZON_PS = 2**63 - 1 - 2 * 86_400 * 10**12  # no pass starts later: a step takes at most a day
 INDEX = 2**40 - 1  # ``index & INDEX`` is the same index, and the compiler sees that it counts from the start
 NO_CAP = 2**62
+FOREVER = 2**63 - 1
+BEFORE_ALL = -(2**63)

@@ -44,10 +44,11 @@ from fairreplay.sandbox.compiled.members import (
     release_counted,
     victim_of,
 )
+from fairreplay.sandbox.compiled.service import Int32s, ask
 from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, seat_run, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
 from fairreplay.sandbox.compiled.ticks import advance_ticks, growth_of, ticks_ps, ticks_until, ticks_with_blocks
-from fairreplay.sandbox.compiled.waiting import Int32s, remove_head
+from fairreplay.sandbox.compiled.waiting import remove_head
 from fairreplay.sandbox.engine import NO_REASON, PS_PER_SECOND, Int64s
 from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
 
@@ -213,12 +214,16 @@ def end_prefills(
                     )
             if first and not later:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
+                if e[at.LISTENS]:
+                    ask(e, at.FIRST_TOKEN_CAME, queue_at(run, slot), request, e[at.CLOCK])
             if known - run[slot + at.PROMPT] >= output:
                 if later:
                     expect(e, run, dues, slot, at.ENDING | first)
                 else:
                     release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
                     drop_running(e, run, free_slots, slot)
+                    if e[at.LISTENS]:
+                        ask(e, at.FINISH, queue_at(run, slot), request, output)
                     complete(e, run, out, way, slot, request)
                 continue
         if is_decoding(run, slot):
@@ -334,7 +339,7 @@ def cohort_pass(
             or ahead
             or e[at.PREFIX] != 0
             or e[at.MEMBERS] == 0
-            or (had_parts > 0 and left == 0 and e[at.POLICY] == at.PRIORITY)
+            or (had_parts > 0 and left == 0 and e[at.VICTIM] != at.LAST_VICTIM)
         ):
             return False
         needed = free_by_preemption(
@@ -388,7 +393,7 @@ def cohort_pass(
             parts[e[at.PARTS]] = slot
             e[at.PARTS] += 1
             left -= tokens
-    if (e[at.POLICY] == at.VTC and e[at.LIFT]) or e[at.SUMMING]:
+    if e[at.ARRIVALS] or e[at.SUMMING]:
         arrivals_matter = True
 
     members = e[at.MEMBERS]

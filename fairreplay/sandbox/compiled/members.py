@@ -8,7 +8,8 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.prefix import give_back
 from fairreplay.sandbox.compiled.segments import bury_run, free_run
-from fairreplay.sandbox.compiled.waiting import Int32s, inverse_weight, owner_of, push, remove
+from fairreplay.sandbox.compiled.service import Int32s, inverse_weight, owner_of
+from fairreplay.sandbox.compiled.waiting import push, remove
 from fairreplay.sandbox.engine import LIVELOCK, NEVER_FITS, OK, REFUSED, Int64s
 
 
@@ -144,9 +145,11 @@ def queue_at(run: Int64s, slot: int) -> int:
 
 @inlined
 def victim_of(e: Int64s, run: Int64s, priority: Int64s, arrival: Int64s) -> int:
-    """Who loses its blocks: the last of the running list, or the largest (priority, arrival), the first if equal."""
-    if e[at.POLICY] != at.PRIORITY:
+    """Who loses its blocks; by priority it is the largest (priority, arrival), the first if equal."""
+    if e[at.VICTIM] == at.LAST_VICTIM:
         return run[at.PREVIOUS]
+    if e[at.VICTIM] == at.LEAST_VICTIM:
+        return _least_computed(e, run)
     slot = run[at.NEXT]
     victim = slot
     worst = priority[run[slot + at.REQUEST]]
@@ -159,6 +162,23 @@ def victim_of(e: Int64s, run: Int64s, priority: Int64s, arrival: Int64s) -> int:
             victim = slot
             worst = rank
             latest = arrival[request]
+        slot = run[slot + at.NEXT]
+    return victim
+
+
+@compiled
+def _least_computed(e: Int64s, run: Int64s) -> int:
+    """The fewest computed tokens, the last if equal."""
+    slot = run[at.NEXT]
+    victim = slot
+    least = np.int64(at.NO_CAP)
+    while slot != 0:
+        computed = run[slot + at.COMPUTED]
+        if run[slot + at.FLAGS] & at.MEMBER:
+            computed += e[at.TICK]
+        if computed <= least:
+            victim = slot
+            least = computed
         slot = run[slot + at.NEXT]
     return victim
 

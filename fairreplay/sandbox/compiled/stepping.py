@@ -22,7 +22,8 @@ from fairreplay.sandbox.compiled.members import (
 )
 from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
 from fairreplay.sandbox.compiled.segments import bury_run, look_up_run, take_run
-from fairreplay.sandbox.compiled.waiting import Int32s, next_queue, queue_of, remove, remove_head
+from fairreplay.sandbox.compiled.service import Int32s, ask, mark_stale, queue_of
+from fairreplay.sandbox.compiled.waiting import next_queue, remove, remove_head
 from fairreplay.sandbox.engine import Int64s
 
 
@@ -79,7 +80,7 @@ def schedule_running(
 ) -> int:
     """Tokens for running requests in list order; preempts where blocks are not there. Returns the budget left."""
     cap = e[at.CAP]
-    by_priority = e[at.POLICY] == at.PRIORITY
+    by_order = e[at.VICTIM] == at.LAST_VICTIM
     prefix = e[at.PREFIX] != 0
     by_block = e[at.PREFIX] == at.BLOCKS
     slot = run[at.NEXT] & at.INDEX
@@ -96,7 +97,7 @@ def schedule_running(
         stays = True
         while needed > e[at.FREE]:
             victim = victim_of(e, run, priority, arrival)
-            if by_priority:
+            if not by_order:
                 for place in range(e[at.BATCH]):
                     if batch[place] == victim:
                         budget += run[victim + at.TOKENS]
@@ -131,7 +132,7 @@ def schedule_running(
             batch[e[at.BATCH] & at.INDEX] = slot
             e[at.BATCH] += 1
             budget -= tokens
-        elif not by_priority:
+        elif by_order:
             break
         slot = run[slot + at.NEXT] & at.INDEX
     return budget
@@ -160,7 +161,11 @@ def try_head(
     budget: int,
 ) -> tuple[int, int, int]:
     """The queue whose head goes next, the tokens and blocks for it now; (NONE, 0, 0) if it does not fit."""
+    if e[at.POLICY] == at.DRR and e[at.PREFIX] == at.BLOCKS:
+        find_cached(e, queues, active, way, blocks, table, found, chains, prefix_start, prefix_tokens, prompt)
     queue = next_queue(e, queues, active, head, way, kept, out, arrival, prompt, request_weight, weights)
+    if queue < 0:
+        return at.NONE, 0, 0
     request = queues[queue + at.HEAD] & at.INDEX
     known = prompt[request]
     if way[request * at.WAY + at.PLACE] == at.BACK:
@@ -189,7 +194,33 @@ def try_head(
     watermark = e[at.WATERMARK] if e[at.RUNNING] > 0 else 0
     if checked - hit + evictable + watermark > e[at.FREE]:
         return at.NONE, 0, 0
+    if e[at.POLICY] >= at.KEEPS_RANKS and way[request * at.WAY + at.PLACE] == at.NEW:
+        ask(e, at.TURN, queue, request, cached)
     return queue, tokens, size
+
+
+@compiled
+def find_cached(
+    e: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    way: Int32s,
+    blocks: Int64s,
+    table: Int64s,
+    found: Int64s,
+    chains: Int64s,
+    prefix_start: Int64s,
+    prefix_tokens: int,
+    prompt: Int64s,
+) -> None:
+    """Look every head up in the prefix cache: what it holds of them changes their price."""
+    for place in range(e[at.ACTIVE]):
+        queue = active[place] & at.INDEX
+        request = queues[queue + at.HEAD] & at.INDEX
+        if way[request * at.WAY + at.PLACE] == at.NEW:
+            look_up(e, blocks, table, found, chains, prefix_start, prefix_tokens, prompt, request, prompt[request])
+            queues[queue + at.CACHED_NOW] = e[at.HIT] * e[at.BLOCK_SIZE]
+            mark_stale(e, queues, active, queue)
 
 
 @compiled
@@ -227,6 +258,8 @@ def admit(
         if queue < 0:
             return
         request = queues[queue + at.HEAD]
+        if e[at.YIELDED] > 0 and request != e[at.YIELDED_TO]:
+            return
         remove_head(e, queues, active, way, prompt, cut, queue)
         slot = seat(e, run, free_slots, out, kept, way, prompt, cut, queue, request)
         cached = 0
@@ -426,7 +459,12 @@ def take_output(
                 charge(e, queues, weights, request_weight, queue, request, np.int64(1), e[at.OUTPUT_COST])
         if known - first <= 1:
             out[at.FIRST_TOKEN, request] = clock
+            if e[at.LISTENS]:
+                queue = queue_of(e, queue_rows, request)
+                ask(e, at.FIRST_TOKEN_CAME, queue, request, clock)
         if known - first >= output:
+            if e[at.LISTENS]:
+                ask(e, at.FINISH, queue_of(e, queue_rows, request), request, output)
             if stays:
                 drop_running(e, run, free_slots, slot)
                 release(e, run, kept, blocks, table, own, found, slot, np.int64(at.NONE))

@@ -11,39 +11,26 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import call_rank, compiled, inlined, prefetch
+from fairreplay.sandbox.compiled.service import (
+    Int32s,
+    ask,
+    inverse_weight,
+    mark_stale,
+    owner_of,
+    queue_of,
+    served,
+    service,
+)
 from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
 
-Int32s = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
-
 
 @inlined
-def queue_of(e: Int64s, queue_rows: Int64s, request: int) -> int:
-    row = e[at.QUEUE_ROW]
-    return 0 if row < 0 else queue_rows[row & at.INDEX, request] * at.QUEUE
-
-
-@inlined
-def served(e: Int64s, queues: Int64s, entry: int) -> int:
-    """What an entry has counted so far."""
-    return queues[entry + at.SERVICE] + queues[entry + at.RATE] * (e[at.TICK] - e[at.LAG])
-
-
-@inlined
-def owner_of(queues: Int64s, queue: int) -> int:
-    return queues[queue + at.OWNER] & at.INDEX
-
-
-@inlined
-def service(e: Int64s, queues: Int64s, queue: int) -> int:
-    """Service counter of the tenant whose queue this is."""
-    return served(e, queues, owner_of(queues, queue))
-
-
-@inlined
-def rerank(e: Int64s, queues: Int64s, queue: int, prompt: Int64s) -> None:
+def rerank(e: Int64s, queues: Int64s, active: Int64s, queue: int, prompt: Int64s) -> None:
     """The queue has a new head."""
     if e[at.POLICY] == at.SJF:
         queues[queue + at.RANK] = prompt[queues[queue + at.HEAD]]
+    elif e[at.POLICY] >= at.KEEPS_RANKS:
+        mark_stale(e, queues, active, queue)
 
 
 @inlined
@@ -75,14 +62,17 @@ def _push_before(
         queues[queue + at.TAIL] = request
         way[place + at.FOLLOWER] = at.NONE
         queues[queue + at.ACTIVE_AT] = e[at.ACTIVE]
-        queues[owner_of(queues, queue) + at.WAITERS] += 1
+        owner = owner_of(queues, queue)
+        if queues[owner + at.WAITERS] == 0:
+            queues[owner + at.SINCE] = max(queues[owner + at.SINCE], e[at.VIRTUAL])
+        queues[owner + at.WAITERS] += 1
         active[e[at.ACTIVE]] = queue
         e[at.ACTIVE] += 1
-        rerank(e, queues, queue, prompt)
+        rerank(e, queues, active, queue, prompt)
     elif request < head:
         queues[queue + at.HEAD] = request
         way[place + at.FOLLOWER] = head
-        rerank(e, queues, queue, prompt)
+        rerank(e, queues, active, queue, prompt)
     else:
         before = head
         while way[before * at.WAY + at.FOLLOWER] < request:
@@ -103,7 +93,7 @@ def remove_head(
         _deactivate(e, queues, active, queue)
         return
     queues[queue + at.HEAD] = follower
-    rerank(e, queues, queue, prompt)
+    rerank(e, queues, active, queue, prompt)
     # it is needed when this queue's turn comes, and with many queues it is in no cache
     prefetch(way, follower * at.WAY)
     prefetch(prompt, follower)
@@ -114,6 +104,8 @@ def remove_head(
 def _deactivate(e: Int64s, queues: Int64s, active: Int64s, queue: int) -> None:
     """Nobody waits in ``queue`` any more."""
     queues[queue + at.HEAD] = at.NONE
+    if e[at.POLICY] >= at.KEEPS_RANKS:
+        mark_stale(e, queues, active, queue)
     last = active[e[at.ACTIVE] - 1]
     place = queues[queue + at.ACTIVE_AT]
     active[place] = last
@@ -123,6 +115,8 @@ def _deactivate(e: Int64s, queues: Int64s, active: Int64s, queue: int) -> None:
     queues[owner + at.WAITERS] -= 1
     if queues[owner + at.WAITERS] == 0:
         e[at.LAST_TO_LEAVE] = owner
+        if e[at.POLICY] == at.DRR:
+            queues[owner + at.SERVICE] = 0
 
 
 @compiled
@@ -166,8 +160,8 @@ def next_queue(
     request_weight: Int64s,
     weights: Int64s,
 ) -> int:
-    """The queue whose head goes next; somebody waits."""
-    if e[at.ACTIVE] == 1:
+    """The queue whose head goes next, NONE if the types of all heads are barred; somebody waits."""
+    if e[at.ACTIVE] == 1 and e[at.FIRST_TYPE] < 0:
         return active[0] & at.INDEX
     if e[at.POLICY] == at.USER:
         for place in range(e[at.ACTIVE]):
@@ -178,8 +172,10 @@ def next_queue(
             if head[at.HEAD_FAILED] != 0:
                 head[at.HEAD_FAILED] = 0
                 e[at.FAILED] = 1 + request
+    if e[at.POLICY] >= at.KEEPS_RANKS:
+        return ask(e, at.LOWEST, 0, 0, 0)
     if e[at.FIRST_TYPE] >= 0:
-        return _lowest_queue_above_floors(e, queues, active) & at.INDEX
+        return _lowest_queue_above_floors(e, queues, active)
     return _lowest_queue(e, queues, active) & at.INDEX
 
 
@@ -254,7 +250,7 @@ def _lowest_queue(e: Int64s, queues: Int64s, active: Int64s) -> int:
 
 @compiled
 def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s) -> int:
-    """As above, but types below their floor go before the others."""
+    """As above, but types below their floor go before the others, and barred ones not at all."""
     total = 0
     for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
         total += served(e, queues, number * at.QUEUE)
@@ -264,6 +260,8 @@ def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s) -> int
     for place in range(e[at.ACTIVE]):
         queue = active[place] & at.INDEX
         kind = queues[queue + at.OF_TYPE] & at.INDEX
+        if served(e, queues, kind) >= queues[kind + at.CAP_OF]:
+            continue
         is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
         rank = rank_of(e, queues, queue)
         better = best < 0 or is_above < above
@@ -289,7 +287,11 @@ def begin_floor_window(e: Int64s, queues: Int64s) -> None:
 @inlined
 def greet(e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, request: int) -> None:
     """The policy sees ``request`` arrive: under ``vtc`` a tenant that returns is lifted."""
-    if e[at.POLICY] != at.VTC or e[at.LIFT] == 0:
+    if e[at.LIFT] == 0:
+        if e[at.POLICY] == at.WFQ or e[at.POLICY] == at.WFQ_EDF:
+            owner = owner_of(queues, queue_of(e, queue_rows, request))
+            if queues[owner + at.WAITERS] == 0:
+                queues[owner + at.SERVICE] = max(queues[owner + at.SERVICE], e[at.VIRTUAL])
         return
     owner = owner_of(queues, queue_of(e, queue_rows, request))
     if queues[owner + at.WAITERS] > 0:
@@ -305,14 +307,6 @@ def greet(e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, request
     own = served(e, queues, owner)
     if floor > own:
         queues[owner + at.SERVICE] += floor - own
-
-
-@inlined
-def inverse_weight(e: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int) -> int:
-    """What a token of ``request`` counts for its tenant."""
-    if e[at.OWN_WEIGHTS] and request_weight[request] != 0:
-        return request_weight[request]
-    return weights[e[at.WEIGHTS], queues[queue + at.TENANT]]
 
 
 @inlined
@@ -354,8 +348,15 @@ def clear_queues(e: Int64s, queues: Int64s, queue_facts: Int64s) -> None:
             queues[entry + at.TENANT] = queue_facts[row, 3, number]
             queues[entry + at.TYPE] = queue_facts[row, 4, number]
             queues[entry + at.PRIORITY_OF] = queue_facts[row, 5, number]
+            queues[entry + at.TARGET] = queue_facts[row, 6, number]
+            if e[at.POLICY] == at.QUANTILE:
+                queues[entry + at.TARGET_50] = queue_facts[row, 7, number]
+                queues[entry + at.TARGET_90] = queue_facts[row, 8, number]
+                queues[entry + at.TARGET_99] = queue_facts[row, 9, number]
     e[at.ACTIVE] = 0
     e[at.WAITING] = 0
     e[at.LAST_TO_LEAVE] = at.NONE
     if e[at.FIRST_TYPE] >= 0:
         begin_floor_window(e, queues)
+    if e[at.POLICY] >= at.KEEPS_RANKS:
+        ask(e, at.BEGIN, 0, 0, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fairreplay.sandbox.engine import Int64s, PolicySpec, Workload
+from fairreplay.sandbox.engine import NO_REASON, Int64s, PolicySpec, Workload
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class HeadState:
     preemptions: int
     waiting: int
     running: int
+    prefill_token_ps: int = 0
+    """Time that a prompt token takes by the settings in force."""
 
 
 class Policy:
@@ -30,11 +32,11 @@ class Policy:
     a change of weights takes effect.
     """
 
-    preempts_by_priority = False
-    """True: the victim is the running request of the largest (priority, arrival); else the last of the running list."""
-
     head_state: Callable[[int], HeadState]
     """Set by the engine."""
+
+    cached_tokens: Callable[[int], int]
+    """Set by the engine: prompt tokens of a waiting request that the prefix cache holds now."""
 
     ranks_tenants = False
     """True: equal ranks of two tenants go by tenant name, as in the published sequences; else by arrival."""
@@ -48,14 +50,30 @@ class Policy:
         """Lowest goes first; asked only about heads of queues, only at admission."""
         raise NotImplementedError
 
+    def refuses(self, request: int) -> int:
+        """Why the gateway turns ``request`` away at its arrival, NO_REASON if it does not."""
+        return NO_REASON
+
     def on_arrival(self, request: int) -> None:
         """``request`` is about to join its queue for the first time."""
 
-    def on_admit(self, request: int) -> None:
-        """``request`` has left its queue for its first batch (not again after a preemption)."""
+    def on_admit(self, request: int, cached: int) -> None:
+        """``request`` is about to leave its queue for its first batch (not again after a preemption).
+
+        ``cached`` of its prompt tokens were found in the prefix cache.
+        """
 
     def on_tokens(self, request: int, k: int) -> None:
         """``request`` was given ``k`` output tokens."""
+
+    def on_first_token(self, request: int, ttft_ps: int) -> None:
+        """The first token of ``request`` came this long after its arrival."""
+
+    def on_finish(self, request: int, outputs: int) -> None:
+        """``request`` is done, after ``outputs`` output tokens."""
+
+    def on_weights(self) -> None:
+        """``weights`` was replaced."""
 
     def on_queue_empty(self, tenant: int) -> None:
         """The last waiting request of ``tenant`` has left its queue."""

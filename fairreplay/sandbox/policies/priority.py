@@ -6,9 +6,7 @@ from fairreplay.sandbox.policies.base import Policy
 
 
 class Priority(Policy):
-    """Also takes its victims by priority: the running request of the largest (priority, arrival)."""
-
-    preempts_by_priority = True
+    """Victims, too, are chosen by priority unless the settings say otherwise (``engine.victim_rule``)."""
 
     def rank(self, request: int) -> int:
         return int(self.workload.priority[request])

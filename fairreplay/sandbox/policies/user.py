@@ -83,7 +83,7 @@ class User(Policy):
         except Exception as error:
             raise failed(self._rank, request, repr(error)) from None
 
-    def on_admit(self, request: int) -> None:
+    def on_admit(self, request: int, cached: int) -> None:
         self._charge(request, self.spec.prompt_cost * int(self.workload.prompt_tokens[request]))
 
     def on_tokens(self, request: int, k: int) -> None:

@@ -44,7 +44,7 @@ class Vtc(Policy):
         self.waiting.discard(tenant)
         self.last_to_leave = tenant
 
-    def on_admit(self, request: int) -> None:
+    def on_admit(self, request: int, cached: int) -> None:
         tokens = int(self.workload.prompt_tokens[request])
         self._charge(request, self.spec.prompt_cost * tokens)
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import polars as pl
+
+from fairreplay.trace.columnwise import ByColumns, values_of
 from fairreplay.trace.fields import Format, Ids, Record, Relative, Sample, Skipped, Text, Tokens
 from fairreplay.trace.nested import number_of
 from fairreplay.trace.values import known, whole
@@ -70,7 +73,14 @@ def _survey(_: Sample, records: Iterable[Record]) -> Format:
             record if chat is None else record | {"request_id": record["chat_id"], "session_id": _root(chat, parents)}
         )
 
-    return replace(BAILIAN, prepare=prepare)
+    def by_columns(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
+        chats = frame["chat_id"] if "chat_id" in frame.columns else pl.Series([None] * frame.height, dtype=pl.String)
+        keys = [_chat(value) for value in chats]
+        roots = [None if chat is None else _root(chat, parents) for chat in keys]
+        odd = pl.Series([chat is None for chat in keys], dtype=pl.Boolean)
+        return frame.with_columns(request_id=chats, session_id=values_of(roots)), odd
+
+    return replace(BAILIAN, prepare=prepare, by_columns=ByColumns((Text("chat_id"),), by_columns))
 
 
 BAILIAN = Format(
@@ -78,6 +88,7 @@ BAILIAN = Format(
     containers=("jsonl", "document"),
     needs=NEEDS,
     survey=_survey,
+    survey_reads=("chat_id", "parent_chat_id"),
     prefix_block_tokens=16,
     reads=(
         "chat_id",

@@ -5,6 +5,7 @@ Values are numbers, or all strings; what is missing is null, ``-`` or not there.
 
 from __future__ import annotations
 
+from fairreplay.trace.columnwise import by_rows
 from fairreplay.trace.fields import After, Format, Record, Sample, Skipped, Text, Tokens, Wall
 from fairreplay.trace.nested import first_known, http_code, http_status, number_of, path_type, prefixed, unless_zero
 from fairreplay.trace.values import known
@@ -57,6 +58,14 @@ ENVOY_AI_GATEWAY = Format(
     needs=("start_time", "response_code", "gen_ai.*"),
     matches=_matches,
     prepare=_prepare,
+    by_columns=by_rows(
+        _prepare,
+        reads=(
+            *(Text(name) for name in (*PATHS, "mcp.method.name", "response_code", "response_flags", "user.id")),
+            *(After("token_latency_ttft", "ms"), Tokens("gen_ai.usage.output_tokens")),
+        ),
+        writes=("request.path", "response_code", "token_latency_ttft", "user.id"),
+    ),
     reads=("x-envoy-origin-path", "response_flags", "mcp.method.name"),
     columns={
         "request_id": (Text("x-request-id"),),

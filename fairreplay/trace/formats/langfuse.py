@@ -94,6 +94,7 @@ def _prepare(record: Record) -> Record | Skipped:
 LANGFUSE = Format(
     name="langfuse",
     containers=("jsonl", "document", "csv", "parquet"),
+    page=("data", "meta"),
     needs=tuple(names[0] for names in NEEDS),
     matches=_matches,
     prepare=_prepare,

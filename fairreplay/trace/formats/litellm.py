@@ -93,6 +93,7 @@ def _prepare(record: Record) -> Record | Skipped:
 LITELLM = Format(
     name="litellm",
     containers=("jsonl", "document", "csv", "parquet"),
+    page=("data", "total", "page", "page_size", "total_pages"),
     needs=NEEDS,
     matches=_matches,
     prepare=_prepare,

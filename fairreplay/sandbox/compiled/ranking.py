@@ -1,0 +1,421 @@
+"""Ranks of waiting heads under the policies that keep them: what ``policies`` defines, in arrays.
+
+A head's rank is reckoned once and kept in ``ranks`` until something that it depends on changes; then its queue is
+listed as stale. Where the clock moves a rank, the second half of ``ranks`` says when: a deadline (``wfq+edf``), the
+last instant at which the head is not lost (``qoserve``). Under ``quantile`` it is the rank before service is added.
+Behind both halves stand the least numbers of groups, so that the lowest rank is found without a look at all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.jit import compiled
+from fairreplay.sandbox.compiled.service import Int32s, mark_stale, owner_of, served, service
+from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
+from fairreplay.sandbox.policies.deadlines import LOG_BITS, LOG_TABLE
+
+GROUP = 32
+"""Numbers of ``ranks`` of which the least is known."""
+LOGS = np.array(LOG_TABLE, np.int64)
+
+
+@compiled
+def _rank_now(e: Int64s, queues: Int64s, ranks: Int64s, queue: int) -> int:
+    """The rank of a head at this pass."""
+    policy = e[at.POLICY]
+    number = queue // at.QUEUE
+    rank = ranks[number]
+    other = ranks[e[at.STALE_AT] + number]
+    if policy == at.WFQ_EDF:
+        return at.BEFORE_ALL + other if other - e[at.CLOCK] < e[at.SLACK] else rank
+    if policy == at.QUANTILE:
+        return _with_service(e, queues, queue, other)
+    return rank
+
+
+@compiled
+def _with_service(e: Int64s, queues: Int64s, queue: int, rank: int) -> int:
+    """``quantile``: the rank of a head, and what the service of its tenant adds to it."""
+    if e[at.GAMMA] == 0:
+        return rank
+    return rank + ((e[at.GAMMA] * log2_of(service(e, queues, queue))) >> LOG_BITS)
+
+
+@compiled
+def log2_of(number: int) -> int:
+    """As ``deadlines.log2_scaled``."""
+    number += 1
+    power = 0
+    for step in (32, 16, 8, 4, 2, 1):
+        if number >> (power + step) > 0:
+            power += step
+    shifted = number >> (power - 8) if power > 8 else number << (8 - power)
+    return (power << LOG_BITS) + LOGS[shifted - 256]
+
+
+@compiled
+def lowest_queue(
+    e: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    ranks: Int64s,
+    way: Int32s,
+    kept: Int64s,
+    arrival: Int64s,
+    prompt: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+) -> int:
+    """The queue whose head goes next: the lowest rank, types below their floor before the others.
+
+    NONE: the types of all heads are barred.
+    """
+    for place in range(e[at.STALE_AT], e[at.STALE_AT] + e[at.STALE]):
+        _refresh_head(e, queues, ranks, way, kept, arrival, prompt, request_weight, weights, active[place] & at.INDEX)
+    e[at.STALE] = 0
+    if e[at.POLICY] == at.QOSERVE:
+        _give_up(e, queues, ranks)
+    if e[at.FIRST_TYPE] >= 0:
+        return _lowest_queue_above_floors(e, queues, active, ranks)
+    others = e[at.STALE_AT]
+    if e[at.POLICY] == at.WFQ_EDF:
+        soonest = _first_of_least(e, queues, ranks, others)
+        if ranks[others + soonest // at.QUEUE] - e[at.CLOCK] < e[at.SLACK]:
+            return soonest
+    best = _first_of_least(e, queues, ranks, np.int64(0))
+    if e[at.POLICY] == at.QUANTILE and e[at.GAMMA] != 0:
+        # service only grows, so a rank reckoned earlier is a lower bound
+        number = best // at.QUEUE
+        rank = _with_service(e, queues, best, ranks[others + number])
+        while rank > ranks[number]:
+            _keep(e, ranks, number, rank)
+            best = _first_of_least(e, queues, ranks, np.int64(0))
+            number = best // at.QUEUE
+            rank = _with_service(e, queues, best, ranks[others + number])
+    return best
+
+
+@compiled
+def _group_of(e: Int64s, place: int) -> int:
+    """Where ``ranks`` keeps the least number of the group of ``place``; groups do not span its two halves."""
+    half = e[at.STALE_AT]
+    of_half = (half + GROUP - 1) // GROUP
+    return 2 * half + place // GROUP if place < half else 2 * half + of_half + (place - half) // GROUP
+
+
+@compiled
+def _keep(e: Int64s, ranks: Int64s, place: int, number: int) -> None:
+    """Write a number of ``ranks``, and the least of its group."""
+    before = ranks[place]
+    ranks[place] = number
+    group = _group_of(e, place)
+    if number <= ranks[group]:
+        ranks[group] = number
+    elif before == ranks[group]:
+        half = e[at.STALE_AT]
+        first = place - (place % half) % GROUP
+        end = min(first + GROUP, half if place < half else 2 * half)
+        least = np.int64(at.FOREVER)
+        for other in range(first, end):
+            least = min(least, ranks[other])
+        ranks[group] = least
+
+
+@compiled
+def _least(e: Int64s, ranks: Int64s, first: int) -> int:
+    """The least number of the half of ``ranks`` that begins at ``first``."""
+    begin = _group_of(e, first)
+    least = np.int64(at.FOREVER)
+    for group in range(begin, begin + (e[at.STALE_AT] + GROUP - 1) // GROUP):
+        least = min(least, ranks[group])
+    return least
+
+
+@compiled
+def _first_of_least(e: Int64s, queues: Int64s, ranks: Int64s, first: int) -> int:
+    """The queue with the least number of the half that begins at ``first``."""
+    half = e[at.STALE_AT]
+    begin = _group_of(e, first)
+    count = (half + GROUP - 1) // GROUP
+    least = _least(e, ranks, first)
+    best = np.int64(-1)
+    for index in range(count):
+        if ranks[begin + index] != least:
+            continue
+        for number in range(index * GROUP, min((index + 1) * GROUP, half)):
+            if ranks[first + number] == least:
+                queue = number * at.QUEUE
+                if best < 0 or _goes_before(e, queues, queue, best):
+                    best = queue
+    return best
+
+
+@compiled
+def _give_up(e: Int64s, queues: Int64s, ranks: Int64s) -> None:
+    """Under ``qoserve``: heads that cannot be on time any more go behind the others, for good."""
+    others = e[at.STALE_AT]
+    while _least(e, ranks, others) < e[at.CLOCK]:
+        number = _first_of_least(e, queues, ranks, others) // at.QUEUE
+        _keep(e, ranks, number, ranks[number] - at.BEFORE_ALL)
+        _keep(e, ranks, others + number, np.int64(at.FOREVER))
+
+
+@compiled
+def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s, ranks: Int64s) -> int:
+    total = 0
+    for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
+        total += served(e, queues, number * at.QUEUE)
+    best = np.int64(-1)
+    above = 0
+    least = np.int64(0)
+    for place in range(e[at.ACTIVE]):
+        queue = active[place] & at.INDEX
+        kind = queues[queue + at.OF_TYPE] & at.INDEX
+        if served(e, queues, kind) >= queues[kind + at.CAP_OF]:
+            continue
+        is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
+        rank = _rank_now(e, queues, ranks, queue)
+        better = best < 0 or is_above < above
+        if not better and is_above == above:
+            better = rank < least or (rank == least and _goes_before(e, queues, queue, best))
+        if better:
+            best = queue
+            above = is_above
+            least = rank
+    return best
+
+
+@compiled
+def _goes_before(e: Int64s, queues: Int64s, queue: int, other: int) -> bool:
+    """Between heads of equal rank: by tenant where the policy says so, then by (arrival, order in the source)."""
+    if e[at.BY_NAME] and queues[queue + at.TENANT] != queues[other + at.TENANT]:
+        return queues[queue + at.TENANT] < queues[other + at.TENANT]
+    return queues[queue + at.HEAD] < queues[other + at.HEAD]
+
+
+@compiled
+def begin(e: Int64s, queues: Int64s, ranks: Int64s, misses: Int64s) -> None:
+    """The policy starts anew, with empty queues."""
+    e[at.STALE] = 0
+    half = e[at.STALE_AT]
+    for place in range(2 * half + 2 * ((half + GROUP - 1) // GROUP)):
+        ranks[place] = at.FOREVER
+    e[at.VIRTUAL] = at.NONE if e[at.POLICY] == at.DRR or e[at.POLICY] == at.ROUND_ROBIN else 0
+    for number in range(e[at.ENTRIES]):
+        queues[number * at.QUEUE + at.SINCE] = at.NONE
+        queues[number * at.QUEUE + at.FRESH] = 1
+        if e[at.POLICY] == at.QUANTILE:
+            set_target(e, queues, number * at.QUEUE)
+    if e[at.POLICY] == at.QUANTILE:
+        for place in range(e[at.TENANTS] * e[at.HISTORY]):
+            misses[place] = 0
+
+
+@compiled
+def _refresh_head(
+    e: Int64s,
+    queues: Int64s,
+    ranks: Int64s,
+    way: Int32s,
+    kept: Int64s,
+    arrival: Int64s,
+    prompt: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+    queue: int,
+) -> None:
+    policy = e[at.POLICY]
+    owner = owner_of(queues, queue)
+    number = queue // at.QUEUE
+    queues[queue + at.FRESH] = 1
+    rank = np.int64(at.FOREVER)
+    other = np.int64(at.FOREVER)
+    if queues[queue + at.HEAD] < 0:
+        _keep(e, ranks, number, rank)
+        _keep(e, ranks, e[at.STALE_AT] + number, other)
+        return
+    request = queues[queue + at.HEAD] & at.INDEX
+    is_back = way[request * at.WAY + at.PLACE] == at.BACK
+    rank = np.int64(0)
+    if policy == at.WFQ or policy == at.WFQ_EDF:
+        rank = queues[owner + at.SERVICE]
+        if is_back and kept[request * at.KEPT + at.KEPT_TAG] != at.NONE:
+            rank = kept[request * at.KEPT + at.KEPT_TAG]
+        other = arrival[request] + queues[queue + at.TARGET]
+    elif policy == at.DRR:
+        rank = np.int64(-1)
+        if not is_back:
+            price = price_of(e, queues, prompt, request_weight, weights, queue, request, queues[queue + at.CACHED_NOW])
+            rank = served_at(e, queues, owner, visits_for(e, queues, owner, price))
+    elif policy == at.ROUND_ROBIN:
+        rank = np.int64(-1) if is_back else served_at(e, queues, owner, np.int64(1))
+    elif policy == at.EDF:
+        rank = arrival[request] + queues[queue + at.TARGET]
+    elif policy == at.QUANTILE:
+        other = arrival[request] + queues[owner + at.TARGET]
+        rank = _with_service(e, queues, queue, other)
+    elif policy == at.QOSERVE:
+        deadline = arrival[request] + queues[queue + at.TARGET]
+        rank = at.BEFORE_ALL + deadline + e[at.ALPHA] * prompt[request]
+        other = np.int64(at.FOREVER) if is_back else deadline - e[at.PREFILL_PS] * prompt[request]
+    _keep(e, ranks, number, rank)
+    _keep(e, ranks, e[at.STALE_AT] + number, other)
+
+
+@compiled
+def price_of(
+    e: Int64s,
+    queues: Int64s,
+    prompt: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+    queue: int,
+    request: int,
+    cached: int,
+) -> int:
+    """What ``drr`` takes for a request."""
+    return max(1, prompt[request] - cached) * _inverse_weight(e, queues, weights, request_weight, queue, request)
+
+
+@compiled
+def _inverse_weight(
+    e: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int
+) -> int:
+    """As ``service.inverse_weight``; ``weights`` is the table row by row."""
+    if e[at.OWN_WEIGHTS] and request_weight[request] != 0:
+        return request_weight[request]
+    return weights[e[at.WEIGHTS] * e[at.TENANTS] + queues[queue + at.TENANT]]
+
+
+@compiled
+def visits_for(e: Int64s, queues: Int64s, owner: int, price: int) -> int:
+    """How many more visits of the ring make the tenant's deficit reach ``price``."""
+    missing = price - queues[owner + at.SERVICE]
+    return 0 if missing <= 0 else (missing + e[at.QUANTUM] - 1) // e[at.QUANTUM]
+
+
+@compiled
+def served_at(e: Int64s, queues: Int64s, owner: int, visits: int) -> int:
+    """The visit of the ring at which the tenant has been visited so many times more."""
+    since = queues[owner + at.SINCE]
+    if visits == 0:
+        return since
+    count = e[at.TENANTS]
+    distance = (queues[owner + at.TENANT] - since - 1) % count
+    if distance < 0:
+        distance += count
+    return since + 1 + distance + (visits - 1) * count
+
+
+@compiled
+def forget_ranks(e: Int64s, queues: Int64s, active: Int64s, owner: int) -> None:
+    """What ranks the heads of this tenant (NONE: of all) has changed."""
+    if owner != at.NONE and not e[at.APART]:
+        mark_stale(e, queues, active, owner)
+        return
+    for place in range(e[at.ACTIVE]):
+        queue = active[place] & at.INDEX
+        if owner == at.NONE or owner_of(queues, queue) == owner:
+            mark_stale(e, queues, active, queue)
+
+
+@compiled
+def take_turn(
+    e: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    kept: Int64s,
+    arrival: Int64s,
+    prompt: Int64s,
+    cut: Int64s,
+    request_weight: Int64s,
+    weights: Int64s,
+    queue: int,
+    request: int,
+    cached: int,
+) -> None:
+    """The policy sees the head of ``queue`` go to its first batch."""
+    policy = e[at.POLICY]
+    owner = owner_of(queues, queue)
+    if policy == at.DRR:
+        price = price_of(e, queues, prompt, request_weight, weights, queue, request, cached)
+        visits = visits_for(e, queues, owner, price)
+        visit = served_at(e, queues, owner, visits)
+        queues[owner + at.SERVICE] += visits * e[at.QUANTUM] - price
+        queues[owner + at.SINCE] = visit
+        e[at.VIRTUAL] = max(e[at.VIRTUAL], visit)
+    elif policy == at.ROUND_ROBIN:
+        visit = served_at(e, queues, owner, np.int64(1))
+        queues[owner + at.SINCE] = visit
+        e[at.VIRTUAL] = max(e[at.VIRTUAL], visit)
+    elif policy == at.WFQ or policy == at.WFQ_EDF:
+        tag = queues[owner + at.SERVICE]
+        in_turn = policy == at.WFQ or arrival[request] + queues[queue + at.TARGET] - e[at.CLOCK] >= e[at.SLACK]
+        if in_turn:
+            e[at.VIRTUAL] = max(e[at.VIRTUAL], tag)
+        expected = np.int64(0)
+        if cut[request] > 0:
+            expected = e[at.PREDICTED]
+            if queues[owner + at.FINISHED_COUNT] > 0:
+                expected = queues[owner + at.OUTPUT_SUM] // queues[owner + at.FINISHED_COUNT]
+        inverse = _inverse_weight(e, queues, weights, request_weight, queue, request)
+        kept[request * at.KEPT + at.KEPT_TAG] = tag
+        kept[request * at.KEPT + at.KEPT_EXPECTED] = expected
+        kept[request * at.KEPT + at.KEPT_INVERSE] = inverse
+        units = e[at.PROMPT_COST] * prompt[request] + e[at.OUTPUT_COST] * expected
+        queues[owner + at.SERVICE] = tag + units * inverse
+    else:
+        return
+    forget_ranks(e, queues, active, owner)
+
+
+@compiled
+def hear_finish(
+    e: Int64s, queues: Int64s, active: Int64s, kept: Int64s, queue: int, request: int, outputs: int
+) -> None:
+    """The policy sees ``request`` done: ``wfq`` corrects what it expected of it."""
+    if e[at.POLICY] == at.QUANTILE:
+        return
+    owner = owner_of(queues, queue)
+    if outputs > 0:
+        queues[owner + at.FINISHED_COUNT] += 1
+        queues[owner + at.OUTPUT_SUM] += outputs
+    if kept[request * at.KEPT + at.KEPT_TAG] == at.NONE:
+        return
+    wrong = outputs - kept[request * at.KEPT + at.KEPT_EXPECTED]
+    queues[owner + at.SERVICE] += wrong * e[at.OUTPUT_COST] * kept[request * at.KEPT + at.KEPT_INVERSE]
+    forget_ranks(e, queues, active, owner)
+
+
+@compiled
+def hear_first_token(e: Int64s, queues: Int64s, active: Int64s, misses: Int64s, queue: int, ttft_ps: int) -> None:
+    """The policy sees a first token: ``quantile`` notes which targets it missed."""
+    if e[at.POLICY] != at.QUANTILE:
+        return
+    owner = owner_of(queues, queue)
+    oldest = queues[owner + at.OLDEST]
+    place = queues[owner + at.TENANT] * e[at.HISTORY] + oldest
+    before = misses[place]
+    now = np.int64(0)
+    for q in range(3):
+        missed = 1 if ttft_ps > queues[owner + at.TARGET_50 + q] else 0
+        now |= missed << q
+        queues[owner + at.MISSED_50 + q] += missed - ((before >> q) & 1)
+    misses[place] = now
+    queues[owner + at.OLDEST] = 0 if oldest + 1 == e[at.HISTORY] else oldest + 1
+    target = queues[owner + at.TARGET]
+    set_target(e, queues, owner)
+    if queues[owner + at.TARGET] != target:
+        forget_ranks(e, queues, active, owner)
+
+
+@compiled
+def set_target(e: Int64s, queues: Int64s, owner: int) -> None:
+    """The TTFT target that counts now for a tenant under ``quantile``."""
+    target = np.int64(at.FOREVER)
+    for q in range(3):
+        if queues[owner + at.MISSED_50 + q] >= e[at.ALLOWED_50 + q]:
+            target = min(target, queues[owner + at.TARGET_50 + q])
+    queues[owner + at.TARGET] = queues[owner + at.TARGET_50 + e[at.WIDEST]] if target == at.FOREVER else target
