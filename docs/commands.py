@@ -38,7 +38,7 @@ def options(command: Any) -> list[Any]:
 def name_of(parameter: Any) -> str:
     """``--output FILE``, ``-o``: as it is typed. An argument by its place holder."""
     if parameter.param_type_name == "argument":
-        return f"`{parameter.metavar or parameter.name.upper()}`"
+        return f"`{parameter.metavar or parameter.name.upper()}`".replace("|", "\\|")
     opts = sorted(parameter.opts, key=len, reverse=True)
     value = "" if getattr(parameter, "is_flag", False) else f" {parameter.metavar or _value(parameter)}"
     return ", ".join([f"`{opts[0]}{value}`", *(f"`{opt}`" for opt in opts[1:])]).replace("|", "\\|")
@@ -48,14 +48,16 @@ VALUES = {
     **dict.fromkeys(("since", "until", "t0", "emit_since", "emit_until"), "TIME"),
     **dict.fromkeys(("window", "hop"), "SIZE"),
     **dict.fromkeys(("max_skew", "duration", "every"), "LENGTH"),
-    **dict.fromkeys(("config", "key_file"), "FILE"),
-    **dict.fromkeys(("store",), "DIR"),
-    **dict.fromkeys(("output",), "PATH"),
+    **dict.fromkeys(("config", "key_file", "redact_key", "previous"), "FILE"),
+    "store": "DIR",
+    "output": "PATH",
     **dict.fromkeys(("tenant", "type_", "model", "policy", "log_format", "tz"), "NAME"),
     **dict.fromkeys(
         ("jobs", "min_samples", "seed", "incidents", "simulations", "tenants", "rate", "sandbox_error"), "N"
     ),
-    **dict.fromkeys(("max_reject_rate",), "PART"),
+    "max_reject_rate": "PART",
+    "at": "HH:MM",
+    "day": "DAY",
 }
 """What stands for an option's value, where the option itself does not say."""
 

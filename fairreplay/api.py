@@ -18,11 +18,13 @@ from fairreplay.cli.ingest import document, options_of
 from fairreplay.cli.metrics import slid
 from fairreplay.cli.options import DEFAULT_STORE, DEFAULT_T0, cores
 from fairreplay.cli.period import period
-from fairreplay.config.load import load_config
+from fairreplay.cli.report import redaction_of
+from fairreplay.config.load import load_config, with_floor_mode
 from fairreplay.export.results import Results
 from fairreplay.export.sql import answer
 from fairreplay.metrics.options import hop_us, measure_options
 from fairreplay.report.gather import report_document
+from fairreplay.report.previous import load_previous
 from fairreplay.report.write import write_report
 from fairreplay.sandbox.plan import baseline_policy
 from fairreplay.sandbox.replay import replay as run_replay
@@ -130,17 +132,19 @@ def replay(
     since: Instant | None = None,
     until: Instant | None = None,
     jobs: int | None = None,
+    floors: str | None = None,
 ) -> pl.DataFrame:
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store.
 
     Args:
         policies: names, or ``path/file.py:function`` of your own; none is ``[cluster] policy``.
         jobs: threads; all cores without it. Results do not depend on it.
+        floors: ``"soft"``, ``"hard"`` or ``"off"``, in place of ``[floor] enforce``.
 
     Returns:
         ``REPLAY_SCHEMA``. What became of each request: ``sql("FROM replay_vtc")``.
     """
-    settings = load_config(_path(config))
+    settings = with_floor_mode(load_config(_path(config)), floors)
     begin, end = period(_text(since), _text(until))
     wanted = [policies] if isinstance(policies, str) else list(policies)
     made = run_replay(
@@ -210,10 +214,25 @@ def report(
     strict_samples: bool = False,
     refusals: str = "miss",
     spread: str = "phases",
+    previous: PathLike | None = None,
+    redact: str | None = None,
+    redact_key: PathLike | None = None,
 ) -> Path:
-    """Write the page and ``report.json`` beside it; where the page is. A folder takes ``report.html``."""
+    """Write the page, ``report.json`` and the tickets beside it; where the page is. A folder takes ``report.html``.
+
+    Args:
+        previous: ``report.json`` of an earlier report; what changed since is told.
+        redact: ``"tenant"`` puts tenants under pseudonyms, by the key in ``redact_key``.
+    """
     found = _results(store, config, since, until, window, min_samples, strict_samples, refusals, spread)
-    return write_report(report_document(found.store, found.config, found.asked), Path(output)).html
+    document = report_document(
+        found.store,
+        found.config,
+        found.asked,
+        previous=None if previous is None else load_previous(Path(previous)),
+        redaction=redaction_of(redact, _path(redact_key), quiet=True),
+    )
+    return write_report(document, Path(output)).html
 
 
 def sql(

@@ -77,11 +77,23 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         shown.add_row(*(Text(_grid_cell(value)) for value in row))
     wide = Console(file=io.StringIO(), width=1_000_000, color_system=None)
     width = wide.measure(shown).maximum
-    if sys.stdout.isatty():
-        width = min(width, Console().width)
+    if sys.stdout.isatty() and (terminal := Console().width) < width:
+        if len(columns) * (COLUMN_MIN + 3) > terminal:  # whole columns would vanish
+            return _upright(columns, rows)
+        width = terminal
     drawn = Console(file=io.StringIO(), width=max(width, 1), color_system=None)
     drawn.print(shown)
     return "\n".join(line.rstrip() for line in drawn.file.getvalue().rstrip("\n").split("\n"))  # type: ignore[attr-defined]
+
+
+def _upright(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Each row as lines of column and value."""
+    names = [_cut(printable(name), CELL_MAX) for name in columns]
+    width = max(map(len, names))
+    return "\n\n".join(
+        "\n".join(f"{name.ljust(width)}  {_grid_cell(value)}" for name, value in zip(names, row, strict=True))
+        for row in rows
+    )
 
 
 def _grid_cell(value: object) -> str:

@@ -89,7 +89,7 @@ def report(
         until=end,
     )
     earlier = None if previous is None else load_previous(previous)
-    redaction = _redaction(redact, redact_key, quiet=quiet or json)
+    redaction = redaction_of(redact, redact_key, quiet=quiet or json)
     with progress("report", "episodes", quiet=quiet or json) as told:
         document = report_document(
             open_store(store), settings, options, previous=earlier, redaction=redaction, progress=told
@@ -102,7 +102,7 @@ def report(
     fail_at(fail_on, worst_of_document(document))
 
 
-def _redaction(what: str | None, key_file: Path | None, *, quiet: bool) -> Redaction | None:
+def redaction_of(what: str | None, key_file: Path | None, *, quiet: bool) -> Redaction | None:
     """The pseudonyms of ``--redact``; makes their key where there is none, readable by its owner only.
 
     Raises:

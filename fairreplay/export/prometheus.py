@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from fairreplay.causes.review import Source, inside, production
+from fairreplay.causes.review import Source, has_decisions, inside, production
 from fairreplay.export.results import Period, Results, periods
-from fairreplay.metrics.alerts import CHANNELS, METRICS, MODES, THRESHOLDS
+from fairreplay.metrics.alerts import CHANNELS, MODES, THRESHOLDS, PeriodFigure
 from fairreplay.metrics.measure import Measured, measure, models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD
 from fairreplay.metrics.quantiles import nearest_rank, ttft_us
@@ -218,22 +218,27 @@ def _figures(group: _Group) -> Iterator[Sample]:
         yield f"{figure.metric}_mean_ratio", labels, figure.mean
         yield f"{figure.metric}_worst_ratio", labels, figure.worst
         yield f"{figure.metric}_latest_ratio", labels, _latest(windows[figure.metric])
-        for level in THRESHOLDS[figure.metric]:
-            seconds = 60 * getattr(figure, f"minutes_{level}")
-            yield "below_level_seconds", (*labels, figure.metric, level), seconds
+        if figure.windows:
+            yield from _levels(group, figure)
     yield "least_attainment_worst_ratio", labels, windows["min_x"].min()  # type: ignore[misc]
     yield "least_attainment_latest_ratio", labels, _latest(windows["min_x"])
-    for metric in METRICS:
-        for level, channel in CHANNELS[metric].items():
-            count = sum(alert.metric == metric and alert.level == level for alert in group.period.alerts)
-            yield "alerts", (*labels, metric, level, channel), count
-        active = any(mode.metric == metric and not mode.ended for mode in group.period.modes)
-        yield "emergency_mode_active", (*labels, metric, MODES[metric].replace(" ", "-").lower()), int(active)
     ttft = ttft_us(group.outcome)
     for q in Q.values():
         yield "ttft_seconds", (*labels, str(q)), _seconds(nearest_rank(ttft, q), 1e6)
     known = group.outcome["preemptions"].drop_nulls()
     yield "preemptions", labels, int(known.cast(pl.Int64).sum()) if len(known) else None
+
+
+def _levels(group: _Group, figure: PeriodFigure) -> Iterator[Sample]:
+    """Of a metric that was judged: one that was not is neither below nor above anything."""
+    labels, metric = group.labels, figure.metric
+    for level in THRESHOLDS[metric]:
+        yield "below_level_seconds", (*labels, metric, level), 60 * getattr(figure, f"minutes_{level}")
+    for level, channel in CHANNELS[metric].items():
+        count = sum(alert.metric == metric and alert.level == level for alert in group.period.alerts)
+        yield "alerts", (*labels, metric, level, channel), count
+    active = any(mode.metric == metric and not mode.ended for mode in group.period.modes)
+    yield "emergency_mode_active", (*labels, metric, MODES[metric].replace(" ", "-").lower()), int(active)
 
 
 def _episodes(group: _Group, judged: Source, model: str | None) -> Iterator[Sample]:
@@ -248,6 +253,7 @@ def _episodes(group: _Group, judged: Source, model: str | None) -> Iterator[Samp
 def _tenants(group: _Group, measured: Measured, whole: Measured, model: str | None) -> Iterator[Sample]:
     order = _by_requests(group.logged, "tenant")
     kept = set(order[:TENANTS_MAX])
+    decided = has_decisions(group.outcome)
     yield "tenants", group.labels, group.outcome["tenant"].n_unique()
     yield "tenants_left_out", group.labels, len(order) - len(kept)
     for row in of_model(whole.windows, model).head(1).iter_rows(named=True):
@@ -270,8 +276,9 @@ def _tenants(group: _Group, measured: Measured, whole: Measured, model: str | No
         labels = (*group.labels, row["tenant"])
         over_windows: dict[str, Any] = by_window.get(row["tenant"], {})
         yield "tenant_requests", labels, row["requests"]
-        yield "tenant_service_units", labels, row["served"]
-        yield "tenant_entitlement_units", labels, row["entitlement"]
+        if decided:
+            yield "tenant_service_units", labels, row["served"]
+            yield "tenant_entitlement_units", labels, row["entitlement"]
         yield "tenant_attainment_ratio", labels, row["x"]
         yield "tenant_attainment_worst_ratio", labels, over_windows.get("worst")
         yield "tenant_windows_judged", labels, over_windows.get("judged")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fairreplay.cli import console
 from fairreplay.cli.console import CELL_MAX, WIDTH_MAX, cell, printable, table
 
 
@@ -27,3 +30,14 @@ def test_a_table_fits_the_terminal_and_cuts_the_widest_columns() -> None:
 
 def test_a_small_table() -> None:
     assert table(["k", "n"], [["a", 1], ["bb", 23]]).splitlines() == ["k    n", "--  --", "a    1", "bb  23"]
+
+
+def test_a_grid_too_wide_for_the_terminal_stands_upright(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = console.grid([f"c{number}" for number in range(12)], [["x" * 9] * 12, [None] * 12])
+    assert shown.splitlines()[:2] == ["c0   xxxxxxxxx", "c1   xxxxxxxxx"]
+    assert shown.splitlines()[13] == "c0   –"
+    narrow = console.grid(["tenant", "n"], [["t" * 90, 1]])
+    assert max(map(len, narrow.splitlines())) == 40
+    assert "…" in narrow

@@ -75,7 +75,10 @@ def test_every_command_and_option_is_documented() -> None:
                 elif option.startswith("-") and option != "-h":
                     assert option in own or set(parameter.opts) & shared, (name, option)
             if parameter.param_type_name == "argument":
-                assert (parameter.metavar or parameter.name.upper()) in section, (name, parameter.name)
+                assert (parameter.metavar or parameter.name.upper()).replace("|", r"\|") in section, (
+                    name,
+                    parameter.name,
+                )
     for parameter in typer.main.get_command(app).params:
         if parameter.opts[0] != "--help":
             assert parameter.opts[0] in sections["Before a command"]

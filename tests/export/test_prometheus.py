@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ from fairreplay.export.prometheus import FAMILIES, PREFIX, exposition, rendered
 from fairreplay.export.results import Results
 from fairreplay.metrics.alerts import figures
 from fairreplay.metrics.options import MeasureOptions
-from fairreplay.store.store import create_store
+from fairreplay.store.ingest import IngestOptions, ingest
+from fairreplay.store.store import create_store, open_store
 from tests.export.conftest import HOSTILE, Place
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -83,6 +85,24 @@ def test_unknown_is_absent_and_never_0(arena: Place) -> None:
     found = parsed(exposition(arena.results)[0])
     policies = {dict(names)["policy"] for metric, names in found if metric == "fairreplay_preemptions"}
     assert policies == {"fcfs", "vtc"}
+
+
+def test_a_log_of_arrivals_is_not_judged_at_all(tmp_path: Path) -> None:
+    """Nothing is known of what production did: no level, no alert, no service, rather than 0 of each."""
+    rows = [{"arrived_at_us": 10**15 + second * 10**6, "prompt_tokens": 5, "output_tokens": 5} for second in range(90)]
+    lines = map(json.dumps, rows)
+    (tmp_path / "log.jsonl").write_text("\n".join(lines))
+    ingest([str(tmp_path / "log.jsonl")], tmp_path / "store", IngestOptions())
+    found = parsed(exposition(Results(open_store(tmp_path / "store"), Config(), MeasureOptions()))[0])
+    names = {metric.removeprefix(PREFIX) for metric, _ in found}
+    assert {"requests", "tenant_requests", "windows"} <= names
+    assert not names & {
+        "below_level_seconds",
+        "alerts",
+        "emergency_mode_active",
+        "tenant_service_units",
+        "ttft_seconds",
+    }
 
 
 def test_hostile_names_are_literal_and_stay_on_their_line(hostile: Place) -> None:
