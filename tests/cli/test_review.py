@@ -175,8 +175,6 @@ left = {write}
 def dying(real):
     def replace(path, *rest):
         global left
-        if path.suffix == ".md":  # the episodes' tickets, between the first two
-            return real(path, *rest)
         if left == 0:
             path.with_name(path.name + ".tmp").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
