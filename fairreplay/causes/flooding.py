@@ -32,7 +32,7 @@ def floods(tenants: pl.DataFrame) -> tuple[Flood, ...]:
     """
     excess = (pl.col("demand") - pl.col("entitlement")).clip(lower_bound=0).sum().alias("excess")
     sums = tenants.group_by("tenant").agg(excess, pl.col("served").sum(), pl.col("entitlement").sum())
-    total = float(sums["excess"].sum())
+    total = sums["excess"].sum()
     if not total:
         return ()
     found = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from importlib.metadata import version
 from typing import Final
 
@@ -17,7 +16,6 @@ import polars as pl
 
 from fairreplay import __version__
 from fairreplay.causes.episodes import Episode
-from fairreplay.causes.flooding import floods
 from fairreplay.causes.verdict import document as verdict_document
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, models, of_model
@@ -36,7 +34,6 @@ from fairreplay.report.schema import (
     Document,
     EpisodeRow,
     Figure,
-    Flooding,
     GroupVerdict,
     Level,
     Method,
@@ -94,8 +91,7 @@ def build(
     timeline = [_series(facts, model) for model in groups for facts in sources]
     decided = episode_differences or {}
     rows = sorted(
-        (_episode(episode, timeline, judged.measured, decided.get(episode.id, ())) for episode in episodes),
-        key=_gravest_first,
+        (_episode(episode, timeline, decided.get(episode.id, ())) for episode in episodes), key=_gravest_first
     )
     audit = preemption(sources, groups, config)
     return {
@@ -113,7 +109,6 @@ def build(
         "fidelity": fidelity_rows(sources, groups, timeline),
         "comparison": comparison(sources, groups, timeline, audit),
         "curves": curves(sources, groups),
-        "floods": [row for model in groups for row in flooding(judged.measured, model)],
         "differences": list(differences),
         "episodes": rows,
         "preemption": audit,
@@ -296,50 +291,23 @@ def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
 # --- episodes -------------------------------------------------------------------------------------------------------
 
 
-def flooding(
-    measured: Measured, model: str | None, start: datetime | None = None, end: datetime | None = None
-) -> list[Flooding]:
-    """Who flooded the queue of a model group, over its windows in [``start``, ``end``); the drain is left out."""
-    windows = of_model(measured.windows, model).filter(~pl.col("drain"))
-    if start is not None and end is not None:
-        windows = windows.filter(pl.col("start").is_between(start, end, closed="left"))
-    tenants = of_model(measured.tenants, model).join(windows.select("start"), on="start", how="semi")
-    return [
-        {
-            "model": model,
-            "tenant": one.tenant,
-            "excess": rounded(one.excess) or 0.0,
-            "share": rounded(one.share) or 0.0,
-            "attained": rounded(one.attained) or 0.0,
-        }
-        for one in floods(tenants)
-    ]
-
-
-def _episode(
-    episode: Episode, timeline: Sequence[Series], measured: Measured, decided: Sequence[Decisions]
-) -> EpisodeRow:
+def _episode(episode: Episode, timeline: Sequence[Series], decided: Sequence[Decisions]) -> EpisodeRow:
     """The episode's own fields, with means and levels of its windows."""
     start, end = text.iso(episode.start), text.iso(episode.end)
     series = next(one for one in timeline if one["model"] == episode.model and one["source"] == episode.source)
     inside = range(bisect_left(series["start"], start), bisect_left(series["start"], end))
-    values = {metric: [_values(series, metric)[at] for at in inside] for metric in METRICS}
-    return episode_row(episode, values, decided, flooding(measured, episode.model, episode.start, episode.end))
+    return episode_row(episode, {metric: [_values(series, metric)[at] for at in inside] for metric in METRICS}, decided)
 
 
 def row_of(episode: Episode, measured: Measured, decided: Sequence[Decisions] = ()) -> EpisodeRow:
     """One episode as the document holds it, from the measured tables of its source."""
     windows = of_model(measured.windows, episode.model).sort("start")
     inside = windows.filter(pl.col("start").is_between(episode.start, episode.end, closed="left"))
-    values = {metric: rounded_all(inside[metric]) for metric in METRICS}
-    return episode_row(episode, values, decided, flooding(measured, episode.model, episode.start, episode.end))
+    return episode_row(episode, {metric: rounded_all(inside[metric]) for metric in METRICS}, decided)
 
 
 def episode_row(
-    episode: Episode,
-    values: Mapping[Metric, Sequence[float | None]],
-    decided: Sequence[Decisions] = (),
-    flooded: Sequence[Flooding] = (),
+    episode: Episode, values: Mapping[Metric, Sequence[float | None]], decided: Sequence[Decisions] = ()
 ) -> EpisodeRow:
     """An episode as the document holds it; ``values`` are the metrics of its windows.
 
@@ -376,7 +344,6 @@ def episode_row(
         "signatures": plain(episode.signatures),
         "recommendation": episode.recommendation,
         "verdict": None if episode.verdict is None else plain(verdict_document(episode.verdict)),
-        "floods": list(flooded),
         "differences": list(decided),
     }
 

@@ -113,6 +113,7 @@ def render(document: Document) -> str:
         held=held,
         held_sentence=views.held_sentence(held) if held else "",
         held_rows=views.held_rows(held) if held else [],
+        flooding=views.flooding(document),
         views=views,
         episodes_by_id={episode["id"]: episode for episode in document["episodes"]},
         numbers={episode["id"]: number for number, episode in enumerate(document["episodes"], start=1)},

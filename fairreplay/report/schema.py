@@ -360,19 +360,6 @@ class Heat(TypedDict):
     x: list[list[float | None]]
 
 
-class Flooding(TypedDict):
-    """A tenant that asked for more than its fair share, and got it, while others waited (``causes.flooding``)."""
-
-    model: str | None
-    tenant: str
-    excess: float
-    """Demand beyond the entitlement, service units, summed over windows."""
-    share: float
-    """Part of everybody's excess in the model group."""
-    attained: float
-    """Service over entitlement."""
-
-
 class Costs(TypedDict):
     """Estimated against actual cost; ``estimates`` is null where the trace has none, and ``reason`` says so."""
 
@@ -459,7 +446,6 @@ class EpisodeRow(TypedDict):
     recommendation: str | None
     verdict: dict[str, object] | None
     """``causes.verdict.Verdict``: every counterfactual and fix with the inputs that replay it, what was assumed."""
-    floods: list[Flooding]
     differences: list[Decisions]
 
 
@@ -562,7 +548,6 @@ class Document(TypedDict):
     fidelity: list[Errors]
     comparison: list[Comparison]
     curves: list[Curve]
-    floods: list[Flooding]
     differences: list[Decisions]
     episodes: list[EpisodeRow]
     preemption: list[Preemption]

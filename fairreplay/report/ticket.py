@@ -37,13 +37,6 @@ def ticket(episode: EpisodeRow) -> str:
         f"Requests hurt: {episode['requests_hurt']:,} ({text.plural(episode['tokens_hurt'], 'token')}). "
         f"Tenants hit: {_names(episode['tenants'])}. Types hit: {_names(episode['types'])}.",
     ]
-    if episode["floods"]:
-        said = ", ".join(
-            f"{code(one['tenant'])} ({one['share']:.0%} of what was asked beyond fair shares, got "
-            f"{one['attained']:.1f} times its entitlement)"
-            for one in episode["floods"][:NAMES_MAX]
-        )
-        parts.append(f"Flooded the queue: {said}.")
     if episode["verdict"] is not None:
         parts += _verdict(episode["verdict"])
     if episode["differences"]:

@@ -60,9 +60,8 @@ def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
         "redacted": None,
         "previous": None,
         "heat": [],
-        "floods": [],
         "differences": [],
-        "episodes": [{"verdict": None, **row, "floods": [], "differences": []} for row in document["episodes"]],
+        "episodes": [{"verdict": None, **row, "differences": []} for row in document["episodes"]],
         "preemption": [
             {**row, "preempted_once": None, "thrashing_unknown": None, "bands": None, "recovery": None}
             for row in document["preemption"]

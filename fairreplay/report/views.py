@@ -263,3 +263,15 @@ def overtake_rows(decided: Decisions) -> list[dict[str, Any]]:
 
 def others_label() -> str:
     return OTHERS
+
+
+def flooding(document: Document) -> list[tuple[str, float]]:
+    """Tenants whose bursts the log shows, over all episodes: each with its largest ratio to its usual requests."""
+    found: dict[str, float] = {}
+    for episode in document["episodes"]:
+        burst = episode["signatures"].get("burst")
+        if not isinstance(burst, Mapping) or not burst.get("found"):
+            continue
+        for one in (burst.get("details") or {}).get("bursts", ()):
+            found[one["tenant"]] = max(found.get(one["tenant"], 0.0), one["ratio"])
+    return sorted(found.items(), key=lambda one: (-one[1], one[0]))
