@@ -201,6 +201,7 @@ def measured(draw: np.random.Generator, name: str, windows: int, size: timedelta
                 "start": starts.gather(of_window),
                 "tenant": pl.Series(NAMES).gather(who),
                 "served": x * 40_000,
+                "demand": np.full(len(x), 60_000.0),
                 "entitlement": np.full(len(x), 40_000.0),
                 "x": x,
                 "pass": x > 0.7,

@@ -32,8 +32,8 @@ def floods(tenants: pl.DataFrame) -> tuple[Flood, ...]:
     """
     excess = (pl.col("demand") - pl.col("entitlement")).clip(lower_bound=0).sum().alias("excess")
     sums = tenants.group_by("tenant").agg(excess, pl.col("served").sum(), pl.col("entitlement").sum())
-    total = sums["excess"].sum()
-    if not total:
+    total = float(sums["excess"].sum())
+    if total == 0:
         return ()
     found = [
         Flood(tenant=tenant, excess=excess, share=excess / total, attained=served / entitled)

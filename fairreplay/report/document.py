@@ -16,6 +16,7 @@ import polars as pl
 
 from fairreplay import __version__
 from fairreplay.causes.episodes import Episode
+from fairreplay.causes.flooding import floods
 from fairreplay.causes.verdict import document as verdict_document
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, models, of_model
@@ -34,6 +35,7 @@ from fairreplay.report.schema import (
     Document,
     EpisodeRow,
     Figure,
+    Flooded,
     GroupVerdict,
     Level,
     Method,
@@ -207,7 +209,18 @@ def _group(
         "min_x": _least_served(series, kept),
         "episodes": len(own),
         "causes": _causes(own),
+        "flooded": _flooded(logged, model),
     }
+
+
+def _flooded(logged: SourceFacts, model: str | None) -> list[Flooded]:
+    """Who flooded the queue in the degraded windows, the largest first."""
+    degraded = of_model(logged.measured.windows, model).filter("degraded").select("start")
+    tenants = of_model(logged.measured.tenants, model).join(degraded, on="start", how="semi")
+    return [
+        {"tenant": flood.tenant, "share": round(flood.share, 6), "attained": round(flood.attained, 6)}
+        for flood in floods(tenants)
+    ]
 
 
 def _figure(metric: Metric, values: Sequence[float | None], starts: Sequence[str], lengths: Sequence[float]) -> Figure:

@@ -66,6 +66,16 @@ class CauseCount(TypedDict):
     episodes: int
 
 
+class Flooded(TypedDict):
+    """A tenant that asked for more than its fair share in degraded windows, and got it (``causes.flooding``)."""
+
+    tenant: str
+    share: float
+    """Part of all that was asked for beyond fair shares."""
+    attained: float
+    """Service over entitlement."""
+
+
 class GroupVerdict(TypedDict):
     """The verdict on one model group, from the logged source."""
 
@@ -82,6 +92,7 @@ class GroupVerdict(TypedDict):
     min_x: Worst | None
     episodes: int
     causes: list[CauseCount]
+    flooded: list[Flooded]
 
 
 class Verdict(TypedDict):

@@ -61,6 +61,10 @@ def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
         "previous": None,
         "heat": [],
         "differences": [],
+        "verdict": {
+            **document["verdict"],
+            "groups": [{**group, "flooded": []} for group in document["verdict"]["groups"]],
+        },
         "episodes": [{"verdict": None, **row, "differences": []} for row in document["episodes"]],
         "preemption": [
             {**row, "preempted_once": None, "thrashing_unknown": None, "bands": None, "recovery": None}

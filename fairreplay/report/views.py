@@ -16,6 +16,7 @@ from fairreplay.report.schema import (
     Decisions,
     Document,
     EpisodeRow,
+    Flooded,
     HeldOutSide,
     Series,
     TenantRow,
@@ -265,13 +266,7 @@ def others_label() -> str:
     return OTHERS
 
 
-def flooding(document: Document) -> list[tuple[str, float]]:
-    """Tenants whose bursts the log shows, over all episodes: each with its largest ratio to its usual requests."""
-    found: dict[str, float] = {}
-    for episode in document["episodes"]:
-        burst = episode["signatures"].get("burst")
-        if not isinstance(burst, Mapping) or not burst.get("found"):
-            continue
-        for one in (burst.get("details") or {}).get("bursts", ()):
-            found[one["tenant"]] = max(found.get(one["tenant"], 0.0), one["ratio"])
-    return sorted(found.items(), key=lambda one: (-one[1], one[0]))
+def flooding(document: Document) -> list[Flooded]:
+    """Tenants that flooded the queue, over all models, the largest first."""
+    found = [flooded for group in document["verdict"]["groups"] for flooded in group["flooded"]]
+    return sorted(found, key=lambda one: (-one["share"], one["tenant"]))

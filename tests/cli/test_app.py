@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,16 @@ def test_the_example_report_is_what_the_demo_writes(demos: dict[str, Path]) -> N
     made = json.loads((demos["0"] / "report.json").read_text())
     del example["versions"], made["versions"]
     assert made == example
+
+
+def test_the_demo_names_who_flooded_the_queue_and_who_would_pay(demos: dict[str, Path]) -> None:
+    """The two tenants that wait longer under the real VTC scheduler than under the real FCFS one."""
+    page = re.sub("<[^>]*>", "", (demos["0"] / "report.html").read_text())
+    said = page[page.index("Flooded the queue") :][:1500]
+    flooders = ("dummy-lora-7b-rank-8-10 (40 % of what was asked", "dummy-lora-7b-rank-8-2 (36 % of what was asked")
+    assert all(flooder in said for flooder in flooders), said
+    assert "and 2 tenants would pay (dummy-lora-7b-rank-8-10: mean TTFT +" in said
+    assert "; dummy-lora-7b-rank-8-2: mean TTFT +" in said
 
 
 def test_the_sandbox_predicts_a_log_that_it_never_saw(demos: dict[str, Path]) -> None:

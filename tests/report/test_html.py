@@ -162,7 +162,7 @@ def test_an_episode_says_all_that_is_known_of_it() -> None:
 
 def test_who_gains_and_who_pays_under_each_policy() -> None:
     page = Page(render(stored()))
-    assert "Flooded the queue: acme (9.3 times its usual requests)" in page.text
+    assert "Flooded the queue: acme (78 % of what was asked beyond fair shares; got 3.0 times its own)" in page.text
     assert "Under vtc 3 tenants would gain (" in page.text
     assert "and 1 tenant would pay (acme: mean TTFT +" in page.text
     vtc = stored()["differences"][1]

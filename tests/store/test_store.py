@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -153,8 +154,15 @@ def test_a_folder_of_other_files_is_no_store(tmp_path: Path) -> None:
 
 
 def test_the_lock_names_its_holder_and_is_free_afterwards(store: Store) -> None:
-    with store.lock(), pytest.raises(StoreBusyError, match=f"process {os.getpid()} holds the store"), store.lock():
-        pass
+    def another_run() -> None:
+        with store.lock():
+            pass
+
+    with store.lock(), ThreadPoolExecutor(1) as thread:
+        with store.lock():  # a step of the run that holds it
+            pass
+        with pytest.raises(StoreBusyError, match=f"process {os.getpid()} holds the store"):
+            thread.submit(another_run).result()
     with store.lock():
         pass
     assert (store.path / "lock").read_bytes() == b""
