@@ -11,7 +11,7 @@ from fairreplay.causes.review import configured
 from fairreplay.config.model import Config, Tenant, resolve_cluster
 from fairreplay.errors import FairReplayError, UsageError, nearest
 from fairreplay.sandbox.plan import Named, baseline_policy, settings_over_time
-from fairreplay.sandbox.policies import POLICIES
+from fairreplay.sandbox.policies import KNOW_DEADLINES, POLICIES
 from fairreplay.sandbox.replay import find_replays
 from fairreplay.store.store import Store
 
@@ -92,6 +92,9 @@ def _changes(config: Config, store: Store) -> Iterator[Finding]:
 
 def _slos(config: Config, tenants: set[str]) -> Iterator[Finding]:
     without = sorted(name for name in tenants if config.slo_ttft_ms(name) is None)
+    lacking = sorted(KNOW_DEADLINES & {baseline_policy(config), *config.policies}) if without else []
+    for policy in lacking:
+        yield Finding("error", "config", f"policy {policy!r} needs TTFT targets, and tenant {without[0]!r} has none")
     if without and len(without) < len(tenants):
         others = f" and {len(without) - 1} more" if len(without) > 1 else ""
         yield Finding(

@@ -166,6 +166,7 @@ def test_what_the_config_names_and_nobody_has_seen(place: Path) -> None:
         ),
         ('[cluster]\npolicy = "vct"\n', "policy 'vct' is unknown; did you mean 'vtc'?"),
         ("[policies.type-priority]\n", 'policy "type-priority" needs [policies.type-priority] order'),
+        ("[policies.edf]\n", "policy 'edf' needs TTFT targets, and tenant"),
         ('[weights]\nfile = "gone.csv"\n', "gone.csv: cannot be read"),
         ('[defaults]\nopenslo = "gone.yaml"\n', "gone.yaml: cannot be read"),
     ],
