@@ -376,3 +376,25 @@ def put_in_cells(cell: Ints, value: Ints, first: Ints, known: Ints, ordered: Int
 
 
 put_in_cells_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(put_in_cells)
+
+
+def pick_ranks(ordered: Ints, known: Ints, late: Ints, quantiles: Ints, found: NDArray[np.float64]) -> None:
+    """The value of each quantile's nearest rank among a cell's ``known`` values and ``late`` infinite ones.
+
+    ``ordered`` holds the cells one after the other; ``found`` has shape (quantiles, cells), NaN for an empty cell.
+    """
+    first = 0
+    for of in range(len(known)):
+        n = known[of] + late[of]
+        for place in range(len(quantiles)):
+            rank = (quantiles[place] * n + 99) // 100
+            if n == 0:
+                found[place, of] = np.nan
+            elif rank <= known[of]:
+                found[place, of] = ordered[first + rank - 1]
+            else:
+                found[place, of] = np.inf
+        first += known[of]
+
+
+pick_ranks_compiled = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(pick_ranks)

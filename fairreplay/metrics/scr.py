@@ -69,22 +69,16 @@ def quantiles_us(cells: Ints, answered_cell: Ints, answered_us: Ints) -> dict[st
     Infinite where the rank falls on a request that never got a first token, NaN without samples. Requests that still
     wait are left out.
     """
-    known = cells[:, :, kernel.ANSWERED].reshape(-1)
-    n = known + cells[:, :, kernel.LATE].reshape(-1)
+    known, late = (np.ascontiguousarray(cells[:, :, field]).reshape(-1) for field in (kernel.ANSWERED, kernel.LATE))
+    ordered = ordered_in_cells(answered_cell, answered_us, known)
+    found = np.empty((len(Q), len(known)), np.float64)
+    kernel.pick_ranks_compiled(ordered, known, late, np.array(list(Q.values()), np.int64), found)
+    return {quantile: values.reshape(cells.shape[:2]) for quantile, values in zip(Q, found, strict=True)}
+
+
+def ordered_in_cells(cell: Ints, value: Ints, known: Ints) -> Ints:
+    """The values of every cell sorted, cell after cell, ``known`` of each."""
     first = np.cumsum(known) - known
-    ordered = ordered_in_cells(answered_cell, answered_us, first, known)
-    found = {}
-    for quantile, q in Q.items():
-        rank = needed(q, n)
-        value = np.where(n > 0, np.inf, np.nan)
-        inside = (n > 0) & (rank <= known)
-        value[inside] = ordered[(first + rank - 1)[inside]]
-        found[quantile] = value.reshape(cells.shape[:2])
-    return found
-
-
-def ordered_in_cells(cell: Ints, value: Ints, first: Ints, known: Ints) -> Ints:
-    """The values of every cell sorted, cell after cell: ``known`` of each, from place ``first``."""
     ordered = np.empty_like(value)
     kernel.put_in_cells_compiled(cell, value, first, known, ordered, SMALL_CELL)
     for large in np.flatnonzero(known > SMALL_CELL):

@@ -31,7 +31,8 @@ def _without(modules: tuple[str, ...]) -> Iterator[None]:
 with _without(UNNEEDED):
     import numba
 
-    importlib.import_module("numba.np.arraymath")  # else loaded with the first kernel
+    for part in ("numba.core.typing.cffi_utils", "numba.np.arraymath"):  # else loaded with the first kernel
+        importlib.import_module(part)
 
 
 _OPTIONS: Final = {
