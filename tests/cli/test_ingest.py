@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import filelock
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from fairreplay.cli.ingest import ingest
 from fairreplay.errors import FairReplayError
-from fairreplay.store.store import create_store
+from fairreplay.store.store import LOCK_NAME, create_store
 
 DATA = Path(__file__).parents[1] / "data"
 PROGRAM = "import typer; from fairreplay.cli.ingest import ingest; typer.run(ingest)"
@@ -141,7 +142,9 @@ def test_errors_are_one_line_with_their_exit_code(
 
 def test_a_busy_store_is_exit_75(tmp_path: Path) -> None:
     store = create_store(tmp_path / "s")
-    with store.lock():
+    lock = filelock.FileLock(store.path / LOCK_NAME)  # as another run would hold it: this one's own would let it in
+    with lock:
+        (store.path / LOCK_NAME).write_text(f"{os.getpid()}\n")
         done = run(DATA / "vidur", "--store", store.path)
     assert done.returncode == 75
     assert f"process {os.getpid()} holds the store" in done.stderr
