@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
 
 import numpy as np
 import polars as pl
 
 from fairreplay.metrics.kernel import outlasting_compiled
-from fairreplay.metrics.load import MAY_BE_UNKNOWN, NEEDED, REJECTED, UNKNOWN, Columns, Group, Ints
+from fairreplay.metrics.load import MAY_BE_UNKNOWN, NEEDED, REJECTED, UNKNOWN, Bools, Columns, Group, Ints
 from fairreplay.metrics.quantiles import medians_below
 from fairreplay.metrics.windows import Grid
 from fairreplay.trace.schema import STATUSES
+
+Result = TypeVar("Result")
 
 NAMES: Final = ("model", "tenant", "type")
 
@@ -31,7 +35,7 @@ class Held:
 
     def parts(self, group: Group, whole: Grid, windows_max: int) -> Iterator[tuple[Sequence[Columns], Grid]]:
         chunks = self._rows[group.model]
-        lasting = [_outlasting(chunk, whole, windows_max) for chunk in chunks]
+        lasting = _each(lambda chunk: _outlasting(chunk, whole, windows_max), chunks)
         before: list[Columns] = []
         """Rows of earlier parts that may last until this one."""
         for part in whole.parts(windows_max):
@@ -72,18 +76,14 @@ class Held:
         model = names["model"][frame["model"][0]]
         tenants, tenant_places = _present(frame["tenant"], names["tenant"])
         types, type_places = _present(frame["type"], names["type"])
-        chunks = [
-            replace(chunk, tenant=tenant_places[chunk.tenant], type=type_places[chunk.type]) for chunk in _chunks(frame)
-        ]
+        surveyed = _each(partial(_survey, tenant_places, type_places), _chunks(frame))
+        chunks = [one.rows for one in surveyed]
         self._rows[model] = chunks
-        unknown_sizes, refused = [], []
-        for chunk in chunks:
-            for name in MAY_BE_UNKNOWN:
-                self._nulls[name] += int((chunk.named(name) == UNKNOWN).sum())
-            unknown_sizes.append(chunk.prompt == UNKNOWN)
-            # A refused request generated 0 tokens; what it asked for is best guessed from what its tenant usually gets.
-            refused.append((chunk.output == UNKNOWN) | (chunk.status == REJECTED))
+        for one in surveyed:
+            for name, count in one.nulls.items():
+                self._nulls[name] += count
         keys = [chunk.tenant for chunk in chunks]
+        prompts, outputs = [chunk.prompt for chunk in chunks], [chunk.output for chunk in chunks]
         return Group(
             model=model,
             tenants=tenants,
@@ -91,14 +91,41 @@ class Held:
             rows=len(frame),
             first_us=int(chunks[0].arrived[0]),
             last_us=int(chunks[-1].arrived[-1]),
-            end_us=max(
-                int(times.max())
-                for chunk in chunks
-                for times in (chunk.arrived, chunk.scheduled, chunk.first_token, chunk.finished)
-            ),
-            usual_prompt=medians_below(keys, [chunk.prompt for chunk in chunks], unknown_sizes, len(tenants)),
-            usual_output=medians_below(keys, [chunk.output for chunk in chunks], refused, len(tenants)),
+            end_us=max(one.end_us for one in surveyed),
+            usual_prompt=medians_below(keys, prompts, [one.no_prompt for one in surveyed], len(tenants)),
+            usual_output=medians_below(keys, outputs, [one.no_output for one in surveyed], len(tenants)),
         )
+
+
+@dataclass(frozen=True)
+class _Surveyed:
+    """A chunk, names as places in its group, and what is to be known of it."""
+
+    rows: Columns
+    nulls: Mapping[str, int]
+    end_us: int
+    no_prompt: Bools
+    no_output: Bools
+    """A refused request generated 0 tokens; what it asked for is best guessed from what its tenant usually gets."""
+
+
+def _survey(tenant_places: Ints, type_places: Ints, chunk: Columns) -> _Surveyed:
+    chunk = replace(chunk, tenant=tenant_places[chunk.tenant], type=type_places[chunk.type])
+    return _Surveyed(
+        rows=chunk,
+        nulls={name: int((chunk.named(name) == UNKNOWN).sum()) for name in MAY_BE_UNKNOWN},
+        end_us=max(int(times.max()) for times in (chunk.arrived, chunk.scheduled, chunk.first_token, chunk.finished)),
+        no_prompt=chunk.prompt == UNKNOWN,
+        no_output=(chunk.output == UNKNOWN) | (chunk.status == REJECTED),
+    )
+
+
+def _each(function: Callable[[Columns], Result], chunks: Sequence[Columns]) -> list[Result]:
+    """``function`` of each chunk, in order, by two threads where there are several."""
+    if len(chunks) < 2:
+        return [function(chunk) for chunk in chunks]
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(function, chunks))
 
 
 def _chunks(frame: pl.DataFrame) -> list[Columns]:
