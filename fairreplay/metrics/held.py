@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -15,10 +13,9 @@ import polars as pl
 from fairreplay.metrics.kernel import outlasting_compiled
 from fairreplay.metrics.load import MAY_BE_UNKNOWN, NEEDED, REJECTED, UNKNOWN, Bools, Columns, Group, Ints
 from fairreplay.metrics.quantiles import medians_below
+from fairreplay.metrics.threads import in_order
 from fairreplay.metrics.windows import Grid
 from fairreplay.trace.schema import STATUSES
-
-Result = TypeVar("Result")
 
 NAMES: Final = ("model", "tenant", "type")
 
@@ -35,12 +32,14 @@ class Held:
 
     def parts(self, group: Group, whole: Grid, windows_max: int) -> Iterator[tuple[Sequence[Columns], Grid]]:
         chunks = self._rows[group.model]
-        lasting = _each(lambda chunk: _outlasting(chunk, whole, windows_max), chunks)
-        before: list[Columns] = []
-        """Rows of earlier parts that may last until this one."""
+        lasting = list(in_order(_outlasting, ((chunk, whole, windows_max) for chunk in chunks)))
+        # Rows of earlier parts, or from before the grid, that may last until the next part.
+        before = [
+            some.slice(0, first) for some in lasting if (first := _between(some, whole.start_us, whole.start_us)[0])
+        ]
         for part in whole.parts(windows_max):
             inside, still = [], [rows for some in before if len(rows := some.take(some.lasts_until(part.start_us)))]
-            before = []
+            before = [*still]
             for chunk, some in zip(chunks, lasting, strict=True):
                 first, end = _between(chunk, part.start_us, part.end_us)
                 if end > first:
@@ -48,10 +47,6 @@ class Held:
                 first, end = _between(some, part.start_us, part.end_us)
                 if end > first:
                     before.append(some.slice(first, end))
-            if part.start_us == whole.start_us:
-                ends = [_between(some, part.start_us, part.end_us)[0] for some in lasting]
-                still = [some.slice(0, end) for some, end in zip(lasting, ends, strict=True) if end]
-            before = [*still, *before]
             yield (*still, *inside), part
 
     def waits(self) -> tuple[Ints, Ints]:
@@ -76,7 +71,7 @@ class Held:
         model = names["model"][frame["model"][0]]
         tenants, tenant_places = _present(frame["tenant"], names["tenant"])
         types, type_places = _present(frame["type"], names["type"])
-        surveyed = _each(partial(_survey, tenant_places, type_places), _chunks(frame))
+        surveyed = list(in_order(_survey, ((tenant_places, type_places, chunk) for chunk in _chunks(frame))))
         chunks = [one.rows for one in surveyed]
         self._rows[model] = chunks
         for one in surveyed:
@@ -118,14 +113,6 @@ def _survey(tenant_places: Ints, type_places: Ints, chunk: Columns) -> _Surveyed
         no_prompt=chunk.prompt == UNKNOWN,
         no_output=(chunk.output == UNKNOWN) | (chunk.status == REJECTED),
     )
-
-
-def _each(function: Callable[[Columns], Result], chunks: Sequence[Columns]) -> list[Result]:
-    """``function`` of each chunk, in order, by two threads where there are several."""
-    if len(chunks) < 2:
-        return [function(chunk) for chunk in chunks]
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(function, chunks))
 
 
 def _chunks(frame: pl.DataFrame) -> list[Columns]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -22,10 +19,9 @@ from fairreplay.metrics.held import Held
 from fairreplay.metrics.load import Bools, Columns, Group, Ints, Load
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.metrics.scanned import Scanned
+from fairreplay.metrics.threads import in_order
 from fairreplay.metrics.windows import Grid, grid
 from fairreplay.trace.schema import TIMESTAMP
-
-Result = TypeVar("Result")
 
 SCR_DEGRADED: Final = 0.95
 JFI_DEGRADED: Final = 0.9
@@ -265,23 +261,6 @@ def _tables(
                 )
             )
     return found
-
-
-def in_order(function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
-    """``function(*call)`` of each of ``calls`` in their order, with up to two in work and two waiting at once."""
-    calls = iter(calls)
-    first = list(itertools.islice(calls, 2))
-    if len(first) < 2:
-        yield from (function(*call) for call in first)
-        return
-    with ThreadPoolExecutor(2) as pool:
-        waiting: deque[Future[Result]] = deque()
-        for call in itertools.chain(first, calls):
-            waiting.append(pool.submit(function, *call))
-            if len(waiting) == 4:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def _tenant_tables(
