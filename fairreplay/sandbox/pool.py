@@ -28,10 +28,13 @@ def run_tasks(
     size: Callable[[Task], int],
     jobs: int,
     progress: Progress | None = None,
+    *,
+    ahead: int | None = None,
 ) -> Generator[Result]:
     """The results of ``work`` over ``tasks`` in their order, with at most ``jobs`` of them at work at a time.
 
-    ``tasks`` is emptied as they are taken up, so that what a task holds is let go when it is done.
+    ``tasks`` is emptied as they are taken up, so that what a task holds is let go when it is done. Tasks taken up whose
+    results are not yet taken away have a size of at most ``ahead`` together (but for a single one).
 
     The main thread only waits, so that an interrupt is seen at once; then, or when a task fails, the tasks at work end
     at their next call of ``Watch`` before the error goes on.
@@ -60,7 +63,11 @@ def run_tasks(
         try:
             for number in range(len(sizes)):
                 while number not in running or not running[number].done():
-                    while tasks and sum(not one.done() for one in running.values()) < jobs:
+                    while (
+                        tasks
+                        and sum(not one.done() for one in running.values()) < jobs
+                        and (ahead is None or not running or sum(sizes[number : submitted + 1]) <= ahead)
+                    ):
                         running[submitted] = pool.submit(run, tasks.pop(), submitted)
                         submitted += 1
                     wait([one for one in running.values() if not one.done()], _POLL_S, FIRST_COMPLETED)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
 
 from fairreplay.trace.schema import TIMESTAMP
 
 ROW_GROUP_ROWS: Final = 1 << 17
+
+WRITING: Final[dict[str, Any]] = {"compression": "zstd", "row_group_size": ROW_GROUP_ROWS}
+"""How the files of a replay are written."""
 
 REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
     "request_id": pl.String(),
@@ -46,3 +51,28 @@ def check_columns(frame: pl.DataFrame, schema: dict[str, pl.DataType], what: str
     if dict(frame.schema) != dict(pl.Schema(schema)):
         raise TypeError(f"{what} has columns {dict(frame.schema)}, not {dict(pl.Schema(schema))}")
     return frame
+
+
+def write_blocks(path: Path, blocks: Iterator[pl.DataFrame]) -> None:
+    """The requests of a replay that is too large for one frame: the same file as that of the frame."""
+    from polars.io.plugins import register_io_source
+
+    failures: list[Exception] = []
+
+    def source(
+        columns: list[str] | None, _predicate: pl.Expr | None, _rows: int | None, _size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        try:
+            for block in blocks:
+                checked = check_columns(block, REPLAY_SCHEMA, "a replay's requests")
+                yield checked if columns is None else checked.select(columns)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    try:
+        register_io_source(source, schema=pl.Schema(REPLAY_SCHEMA)).sink_parquet(path, **WRITING)
+    except Exception:
+        if failures:
+            raise failures[0] from None  # as it was, not as the writer tells it
+        raise

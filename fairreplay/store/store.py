@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +33,7 @@ from fairreplay.store.files import (
     sha256_of,
 )
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
-from fairreplay.store.replays import REPLAY_SCHEMA, ROW_GROUP_ROWS, STEP_SCHEMA, check_columns
+from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA, WRITING, check_columns, write_blocks
 from fairreplay.trace.reject import Reject
 from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA
 
@@ -52,6 +53,8 @@ REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
 """One row per reject: ``row`` is the record's number in the source, ``line`` the record as it was read."""
 
 LOCK_NAME: Final = "lock"
+BLOCK_ROWS: Final = 1 << 20
+"""About so many rows of a large store are at hand at a time, where one pass over them is enough."""
 _SEGMENT_FILE = re.compile(r"[0-9a-f]{16}\.(parquet|jsonl)")
 _REPLAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*")
 
@@ -103,6 +106,41 @@ class Store:
             return pl.DataFrame(schema={name: SCHEMA[name] for name in columns})
         return pl.concat(frames).sort(ORDER).select(columns)
 
+    def in_order(
+        self, since: datetime | None, until: datetime | None, columns: Sequence[str]
+    ) -> Iterator[pl.DataFrame]:
+        """As ``requests``, a block of up to ``BLOCK_ROWS`` at a time; at least one, which may be empty.
+
+        Where segments overlap in time it is one block of everything.
+        """
+        held = sorted(
+            (segment for segment in self.manifest.segments if segment.accepted),
+            key=lambda segment: (str(segment.first_arrival), str(segment.last_arrival), segment.source),
+        )
+        follow = all(str(one.last_arrival) < str(next_.first_arrival) for one, next_ in pairwise(held))
+        if not follow or sum(segment.accepted for segment in held) <= BLOCK_ROWS:
+            yield self.requests(since, until, columns)
+            return
+        for segment in held:
+            path = self.segment_path(segment.source)
+            self._verify(segment)
+            first, end = self._row_range(segment, since, until)
+            for offset in range(first, end, BLOCK_ROWS):
+                block = _scan(path).slice(offset, min(BLOCK_ROWS, end - offset)).select(columns)
+                yield self._checked(_collect(block, path), columns, path)
+        yield pl.DataFrame(schema={name: SCHEMA[name] for name in columns})
+
+    def _row_range(self, segment: Segment, since: datetime | None, until: datetime | None) -> tuple[int, int]:
+        """Which rows of a segment, which is in order, arrived in [``since``, ``until``)."""
+        if since is None and until is None:
+            return 0, segment.accepted
+        path = self.segment_path(segment.source)
+        arrived = pl.col("arrived_at")
+        before = pl.lit(0) if since is None else (arrived < _utc(since)).sum()
+        after = pl.lit(0) if until is None else (arrived >= _utc(until)).sum()
+        found = _collect(_scan(path).select(before=before, after=after), path)
+        return int(found["before"][0]), segment.accepted - int(found["after"][0])
+
     def row_groups(self, columns: list[str] | None = None) -> Iterator[pl.DataFrame]:
         """All stored requests, a row group of a segment at a time."""
         from pyarrow import ArrowException
@@ -149,8 +187,10 @@ class Store:
             scan = scan.filter(pl.col("arrived_at") >= _utc(since))
         if until is not None:
             scan = scan.filter(pl.col("arrived_at") < _utc(until))
+        return self._checked(_collect(scan.select(columns), path), columns, path)
+
+    def _checked(self, frame: pl.DataFrame, columns: Sequence[str], path: Path) -> pl.DataFrame:
         try:
-            frame = _collect(scan.select(columns), path)
             return check_columns(frame, {name: SCHEMA[name] for name in columns}, "a segment")
         except TypeError as error:
             raise StoreError(f"{path}: {error}; ingest its source into a new store") from None
@@ -278,21 +318,28 @@ class Store:
 
     # -- replays ------------------------------------------------------------------------------------------------------
 
-    def write_replay(self, meta: dict[str, object], requests: pl.DataFrame, steps: pl.DataFrame) -> None:
+    def write_replay(
+        self, meta: dict[str, object], requests: pl.DataFrame | Iterator[pl.DataFrame], steps: pl.DataFrame
+    ) -> None:
         """Store a replay under ``<meta["policy"]>-<meta["config_hash"]>``, in place of one of that name.
 
-        ``meta`` is any JSON object with these two keys; the frames have ``REPLAY_SCHEMA`` and ``STEP_SCHEMA``.
+        ``meta`` is any JSON object with these two keys; the frames have ``REPLAY_SCHEMA`` and ``STEP_SCHEMA``. The
+        requests may come in blocks, which are written as they come; the file is the same.
         """
         name = f"{meta['policy']}-{meta['config_hash']}"
         if not _REPLAY_NAME.fullmatch(name):
             raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '+', '.' and ':'")
-        check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
+        if isinstance(requests, pl.DataFrame):
+            check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
         check_columns(steps, STEP_SCHEMA, "a replay's steps")
 
         def write(folder: Path) -> None:
             (folder / "replay.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2) + b"\n")
-            requests.write_parquet(folder / "requests.parquet", compression="zstd", row_group_size=ROW_GROUP_ROWS)
-            steps.write_parquet(folder / "steps.parquet", compression="zstd", row_group_size=ROW_GROUP_ROWS)
+            if isinstance(requests, pl.DataFrame):
+                requests.write_parquet(folder / "requests.parquet", **WRITING)
+            else:
+                write_blocks(folder / "requests.parquet", requests)
+            steps.write_parquet(folder / "steps.parquet", **WRITING)
 
         (self.path / "replays").mkdir(exist_ok=True)
         replace_folder(self.path / "replays" / name, write)
