@@ -20,7 +20,6 @@ import polars as pl
 
 from fairreplay.config.model import ClusterTable, Config, Tenant, resolve_cluster
 from fairreplay.errors import UsageError, nearest
-from fairreplay.sandbox.compiled import compile_rank
 from fairreplay.sandbox.engine import OK, REFUSED, UserRank
 from fairreplay.sandbox.plan import (
     IS_LOAD,
@@ -119,6 +118,8 @@ def replay(
         for policy in chosen:
             todo += tasks(load, config, policy, replicas)
             if isinstance(policy, UserRank):
+                from fairreplay.sandbox.compiled.user_rank import compile_rank
+
                 compile_rank(policy)
                 try_rank(policy, todo[-1].shard(load, config).workload)
         with closing(_served(load, config, todo, jobs, engine, progress)) as done:
