@@ -40,12 +40,12 @@ from fairreplay.sandbox.plan import (
 from fairreplay.sandbox.policies import KNOW_DEADLINES
 from fairreplay.sandbox.policies.user import try_rank
 from fairreplay.sandbox.pool import Progress, Watch, run_tasks
-from fairreplay.sandbox.served import NO_INSTANT, Outcomes, Served, serve
+from fairreplay.sandbox.served import NO_INSTANT, Outcomes, Served, serve, step_rows
 from fairreplay.store.store import BLOCK_ROWS, Store
 
 ENGINES: Final = ("local", "ray")
 """Where replicas are simulated: by threads of this process, or on a Ray cluster."""
-AHEAD_ROWS: Final = 1 << 23
+AHEAD_ROWS: Final = 1 << 22
 """Requests whose outcome may be at hand before the policy's turn to be written has come."""
 SEMANTICS: Final = 1
 """Raised whenever the same load and config would replay differently, so that older replays are stale."""
@@ -124,11 +124,17 @@ def replay(
                 try_rank(policy, todo[-1].shard(load, config).workload)
         with closing(_served(load, config, todo, jobs, engine, progress)) as done:
             for policy in chosen:
-                outcomes = Outcomes(len(load.frame), replicas, load.start_us)
-                for part in replicas:
-                    outcomes.put(part, next(done))
-                meta = _meta(store, config, policy, since, until, load, outcomes)
-                store.write_replay(meta, _frames(store, since, until, load, outcomes), outcomes.steps())
+                name, digest = policy_name(policy), policy.digest if isinstance(policy, UserRank) else None
+                hash_ = config_hash(store, config, name, since, until, digest)
+                outcomes = Outcomes(len(load.frame), replicas)
+                with store.replay_draft(name, hash_) as draft:
+                    for part in replicas:
+                        served = next(done)
+                        outcomes.put(part, served)
+                        draft.add_steps(step_rows(part, load.start_us, served.sums))
+                        del served  # before the next one
+                    meta = _meta(store, config, policy, since, until, load, outcomes)
+                    draft.finish(meta, _frames(store, since, until, load, outcomes))
                 if isinstance(policy, UserRank):
                     _remove_older(store, policy)
                 wall_s, started = time.perf_counter() - started, time.perf_counter()
@@ -314,11 +320,13 @@ def _enforced_floors(config: Config) -> dict[str, object]:
 
 def run_shards(load: Load, planned: Sequence[Shard]) -> Replayed:
     """Simulate every replica and gather the rows in the trace's order."""
-    outcomes = Outcomes(len(load.frame), planned, load.start_us)
+    outcomes, steps = Outcomes(len(load.frame), planned), []
     for shard in planned:
-        outcomes.put(shard, serve(shard, load.start_us, None))
+        served = serve(shard, load.start_us, None)
+        outcomes.put(shard, served)
+        steps.append(step_rows(shard, load.start_us, served.sums))
     (requests,) = outcomes.frames([load.frame["request_id"]])
-    return Replayed(requests, outcomes.steps(), outcomes.engine_s)
+    return Replayed(requests, pl.concat(steps), outcomes.engine_s)
 
 
 def _meta(

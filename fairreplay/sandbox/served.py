@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -60,7 +60,7 @@ def serve(shard: Shard, start_us: int, watch: Watch | None) -> Served:
     except OverflowError as error:
         raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
     engine_s = time.perf_counter() - started
-    return Served(_narrow(result, start_us), sums, engine_s)
+    return Served(_narrow(result, start_us), _narrow_sums(sums), engine_s)
 
 
 def _narrow(result: EngineResult, start_us: int) -> dict[str, NDArray[Any]]:
@@ -70,6 +70,11 @@ def _narrow(result: EngineResult, start_us: int) -> dict[str, NDArray[Any]]:
         if values.any():
             columns[name] = np.minimum(values, LIMITS[dtype]).astype(dtype)
     return columns
+
+
+def _narrow_sums(sums: StepSums) -> StepSums:
+    columns: list[Any] = [getattr(sums, field.name) for field in fields(sums)]
+    return StepSums(*(one.astype(np.uint32) if one.max(initial=0) < 2**32 else one for one in columns))
 
 
 def _instants(instant_ps: Int64s, start_us: int) -> Int64s:
@@ -99,14 +104,12 @@ class Placed(Protocol):
 class Outcomes:
     """What became of every request of a load under one policy: filled replica by replica, read block by block."""
 
-    def __init__(self, count: int, planned: Sequence[Placed], start_us: int) -> None:
-        self._start_us = start_us
+    def __init__(self, count: int, planned: Sequence[Placed]) -> None:
         self._count = count
         self.columns: dict[str, NDArray[Any]] = {name: np.empty(count, np.int64) for name in INSTANTS}
         """By row of the load; what is left out is 0 everywhere. Pages of zeros take memory once they are written to."""
         self._replicas = sorted({part.replica for part in planned})
         self._replica = np.zeros(count, np.uint16 if len(self._replicas) < 1 << 16 else np.uint32)
-        self._steps: list[pl.DataFrame] = []
         self.engine_s = 0.0
 
     def put(self, part: Placed, served: Served) -> None:
@@ -117,12 +120,7 @@ class Outcomes:
             self.columns[name][part.rows] = values
         if place := self._replicas.index(part.replica):
             self._replica[part.rows] = place
-        self._steps.append(_step_rows(part, self._start_us, served.sums))
         self.engine_s += served.engine_s
-
-    def steps(self) -> pl.DataFrame:
-        """``STEP_SCHEMA``, replica by replica."""
-        return pl.concat(self._steps)
 
     def of(self, name: str) -> NDArray[Any]:
         """A column by row of the load."""
@@ -158,13 +156,13 @@ def _times(instants_us: Int64s) -> pl.Series:
     return instants if known.all() else pl.select(pl.when(pl.Series(known)).then(instants)).to_series()
 
 
-def _step_rows(part: Placed, start_us: int, sums: StepSums) -> pl.DataFrame:
-    """Steps of one replica by (second of their start, class); means from integer sums."""
+def step_rows(part: Placed, start_us: int, sums: StepSums) -> pl.DataFrame:
+    """``STEP_SCHEMA``: steps of one replica by (second of their start, class); means from integer sums."""
     count = len(sums.kind)
     columns = {
         "model": pl.Series([part.model], dtype=pl.String).new_from_index(0, count),
         "replica": pl.Series([part.replica], dtype=pl.String).new_from_index(0, count),
-        "second": sums.second + start_us // US_PER_SECOND,
+        "second": sums.second.astype(np.int64) + start_us // US_PER_SECOND,
         "class": pl.Series(KINDS, dtype=pl.String).gather(sums.kind),
         "steps": sums.steps,
         "batch_tokens": sums.tokens,

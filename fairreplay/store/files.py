@@ -6,7 +6,8 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -44,11 +45,18 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
     """As ``replace_file`` for a folder of plain files. A reader that opens it during the swap may find it missing."""
+    with new_folder(path) as temporary:
+        write(temporary)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write into, which takes the place of ``path`` at the end, as in ``replace_folder``."""
     settle_folder(path)
     temporary, old = _beside(path)
     temporary.mkdir(parents=True)
     try:
-        write(temporary)
+        yield temporary
         for file in sorted(temporary.iterdir()):
             sync(file)
         sync(temporary)

@@ -27,13 +27,13 @@ from fairreplay.errors import StoreBusyError, StoreError, UsageError, nearest
 from fairreplay.store.files import (
     OLD_SUFFIX,
     TEMPORARY_SUFFIX,
+    new_folder,
     remove_folder,
-    replace_folder,
     settle_folder,
     sha256_of,
 )
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
-from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA, WRITING, check_columns, write_blocks
+from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA, ReplayDraft, check_columns
 from fairreplay.trace.reject import Reject
 from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA
 
@@ -318,31 +318,28 @@ class Store:
 
     # -- replays ------------------------------------------------------------------------------------------------------
 
-    def write_replay(
-        self, meta: dict[str, object], requests: pl.DataFrame | Iterator[pl.DataFrame], steps: pl.DataFrame
-    ) -> None:
+    @contextmanager
+    def replay_draft(self, policy: str, config_hash: str) -> Iterator[ReplayDraft]:
+        """A replay under way. At the end it takes the place of the one that is called ``<policy>-<config_hash>``."""
+        name = f"{policy}-{config_hash}"
+        if not _REPLAY_NAME.fullmatch(name):
+            raise UsageError(f"policy name {policy!r}: only letters, digits, '_', '-', '+', '.' and ':'")
+        (self.path / "replays").mkdir(exist_ok=True)
+        with new_folder(self.path / "replays" / name) as folder:
+            draft = ReplayDraft(folder)
+            try:
+                yield draft
+            finally:
+                draft.close()
+
+    def write_replay(self, meta: dict[str, object], requests: pl.DataFrame, steps: pl.DataFrame) -> None:
         """Store a replay under ``<meta["policy"]>-<meta["config_hash"]>``, in place of one of that name.
 
-        ``meta`` is any JSON object with these two keys; the frames have ``REPLAY_SCHEMA`` and ``STEP_SCHEMA``. The
-        requests may come in blocks, which are written as they come; the file is the same.
+        ``meta`` is any JSON object with these two keys; the frames have ``REPLAY_SCHEMA`` and ``STEP_SCHEMA``.
         """
-        name = f"{meta['policy']}-{meta['config_hash']}"
-        if not _REPLAY_NAME.fullmatch(name):
-            raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '+', '.' and ':'")
-        if isinstance(requests, pl.DataFrame):
-            check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
-        check_columns(steps, STEP_SCHEMA, "a replay's steps")
-
-        def write(folder: Path) -> None:
-            (folder / "replay.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2) + b"\n")
-            if isinstance(requests, pl.DataFrame):
-                requests.write_parquet(folder / "requests.parquet", **WRITING)
-            else:
-                write_blocks(folder / "requests.parquet", requests)
-            steps.write_parquet(folder / "steps.parquet", **WRITING)
-
-        (self.path / "replays").mkdir(exist_ok=True)
-        replace_folder(self.path / "replays" / name, write)
+        with self.replay_draft(str(meta["policy"]), str(meta["config_hash"])) as draft:
+            draft.add_steps(steps)
+            draft.finish(meta, requests)
 
     def remove_replay(self, name: str) -> None:
         """Take a replay away. Holds the lock: the caller."""
