@@ -132,6 +132,7 @@ def replay(
     since: Instant | None = None,
     until: Instant | None = None,
     jobs: int | None = None,
+    engine: str = "local",
     floors: str | None = None,
 ) -> pl.DataFrame:
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store.
@@ -139,6 +140,7 @@ def replay(
     Args:
         policies: names, or ``path/file.py:function`` of your own; none is ``[cluster] policy``.
         jobs: threads; all cores without it. Results do not depend on it.
+        engine: ``"ray"`` for tasks of the cluster at ``RAY_ADDRESS`` (extra ``fairreplay[ray]``). Nor on it.
         floors: ``"soft"``, ``"hard"`` or ``"off"``, in place of ``[floor] enforce``.
 
     Returns:
@@ -148,7 +150,13 @@ def replay(
     begin, end = period(_text(since), _text(until))
     wanted = [policies] if isinstance(policies, str) else list(policies)
     made = run_replay(
-        open_store(Path(store)), settings, wanted or [baseline_policy(settings)], begin, end, jobs=jobs or cores()
+        open_store(Path(store)),
+        settings,
+        wanted or [baseline_policy(settings)],
+        begin,
+        end,
+        jobs=jobs or cores(),
+        engine=engine,
     )
     rows = [
         {name: getattr(one, name, None) for name in REPLAY_SCHEMA}

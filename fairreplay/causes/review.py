@@ -147,6 +147,7 @@ def explained(
     *,
     only: str | None = None,
     jobs: int = 1,
+    engine: str = "local",
     recommend: bool = True,
     progress: Progress | None = None,
 ) -> list[Source]:
@@ -155,6 +156,7 @@ def explained(
     Args:
         only: the id of the one episode that gets a verdict.
         jobs: threads for the replays; results do not depend on it.
+        engine: where they run, as of ``sandbox.replay.replay``.
         recommend: also measure fixes.
         progress: called after each verdict.
     """
@@ -170,6 +172,7 @@ def explained(
         measured=judged.measured,
         load=None if judged is logged else logged.outcome,
         jobs=jobs,
+        engine=engine,
         recommend=recommend,
         progress=progress,
     )

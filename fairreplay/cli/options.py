@@ -49,6 +49,16 @@ SpreadOption = Annotated[
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="Threads for the replays; results do not depend on it.")]
 
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="local|ray",
+        help='Where replays run: "local" threads, or "ray", as tasks of the cluster at RAY_ADDRESS (extra '
+        "fairreplay[ray]); results do not depend on it.",
+    ),
+]
+
 KEY_VARIABLE = "FAIRREPLAY_PSEUDONYM_KEY"
 DEFAULT_T0 = "1970-01-01T00:00:00Z"
 

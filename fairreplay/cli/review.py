@@ -15,6 +15,7 @@ from fairreplay.cli.options import (
     DEFAULT_STORE,
     DEFAULT_T0,
     ConfigOption,
+    EngineOption,
     FormatOption,
     JoinOption,
     JsonOption,
@@ -80,6 +81,7 @@ def review(
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Threads for the replays [default: all cores].")
     ] = None,
+    engine: EngineOption = "local",
     log_format: FormatOption = "auto",
     map_file: MapOption = None,
     tz: ZoneOption = "UTC",
@@ -155,6 +157,7 @@ def review(
         policies=policy or (),
         since_last=since == LAST,
         jobs=jobs or cores(),
+        engine=engine,
         stage=lambda what, unit: console.progress(what, unit, quiet=hush),
     )
     for warning in done.warnings:

@@ -34,6 +34,7 @@ def report_document(
     validation: Validation | None = None,
     previous: Document | None = None,
     redaction: Redaction | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> Document:
     """The report on the requests that arrived in the period of ``options``: the log, and every replay of it.
@@ -44,6 +45,7 @@ def report_document(
         validation: a held-out log (``report.validation``).
         previous: an earlier report (``report.previous.load_previous``); the document tells the difference to it.
         redaction: puts tenants under pseudonyms.
+        engine: where counterfactuals run (``sandbox.replay.replay``).
     """
     options = period_of(store, options)
     found = sources(store, config, options)
@@ -53,7 +55,7 @@ def report_document(
         redaction = redaction.knowing({*config.tenants, *(name for names in named for name in names)})
         found = [redaction.source(source) for source in found]
         config, known = redaction.config(config), redaction.store(known)
-    found = explained(found, config, options, jobs=JOBS, progress=progress)
+    found = explained(found, config, options, jobs=JOBS, engine=engine, progress=progress)
     judged = production(found)
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]

@@ -22,6 +22,7 @@ from fairreplay.report.provenance import config_digest
 from fairreplay.report.schema import Document
 from fairreplay.report.write import Written
 from fairreplay.sandbox.plan import choose, policy_name
+from fairreplay.sandbox.pool import workers
 from fairreplay.sandbox.replay import ReplaySummary, find_replays, replay
 from fairreplay.store.ingest import IngestOptions, IngestSummary, ingest
 from fairreplay.store.manifest import MANIFEST_NAME
@@ -73,29 +74,30 @@ def review(
     policies: Sequence[str] = (),
     since_last: bool = False,
     jobs: int = 1,
+    engine: str = "local",
     stage: Stage = silent,
 ) -> Review:
     """Read ``names`` into the store, replay the period under ``configured(config, policies)``, report into ``folder``.
 
     The store's lock is held throughout. Replays that belong are taken as they are; those made before the store grew,
     which no command can use any more, are removed. ``since_last``: from the end of the last review on; where nothing
-    arrived since then, its period again.
+    arrived since then, its period again. ``engine``: where replays and counterfactuals run (``sandbox.replay``).
 
     Raises:
         UsageError, BadInputError, StoreError, StoreBusyError: as of the steps. The last good report stays.
     """
     chosen = configured(config, policies)
-    with claimed(store_path):
+    with claimed(store_path), workers(engine):
         with stage("ingest", "rows") as told:
             ingested = ingest(names, store_path, replace(ingesting or IngestOptions(), progress=told))
         store = open_store(store_path)
         options, repeats = _since_last(store, folder, options) if since_last else (options, ())
         options = period_of(store, options)
-        done = _replayed(store, config, chosen, options, jobs, stage)
+        done = _replayed(store, config, chosen, options, jobs, engine, stage)
         until = options.until or _after_the_last(store)
         path, previous, warnings = _previous(folder, until)
         with stage("report", "episodes") as told:
-            document = report_document(store, config, options, previous=previous, progress=told)
+            document = report_document(store, config, options, previous=previous, engine=engine, progress=told)
         state = State(options.since, until, page_name(until), store.digest(), config_digest(config))
         removed = _remove_useless(store)
         latest, kept = publish(folder, document, state)
@@ -126,7 +128,13 @@ def _since_last(store: Store, folder: Path, options: MeasureOptions) -> tuple[Me
 
 
 def _replayed(
-    store: Store, config: Config, chosen: Sequence[str], options: MeasureOptions, jobs: int, stage: Stage
+    store: Store,
+    config: Config,
+    chosen: Sequence[str],
+    options: MeasureOptions,
+    jobs: int,
+    engine: str,
+    stage: Stage,
 ) -> list[ReplaySummary]:
     found = find_replays(store, config, options.since, options.until)
     missing = [policy for policy in chosen if policy_name(choose(policy)) not in found]
@@ -135,7 +143,7 @@ def _replayed(
         return []
     del load
     with stage("replay", "requests") as told:
-        return replay(store, config, missing, options.since, options.until, jobs=jobs, progress=told)
+        return replay(store, config, missing, options.since, options.until, jobs=jobs, engine=engine, progress=told)
 
 
 def _after_the_last(store: Store) -> datetime:

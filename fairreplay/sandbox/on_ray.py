@@ -8,8 +8,9 @@ machine is lost is run again elsewhere: a replica is a function of its arrays.
 from __future__ import annotations
 
 import os
+import socket
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from fairreplay.sandbox.plan import Shard
 
 Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 RETRIES: Final = 5
 """How often a replica is begun again after its worker was lost."""
 TELL_S: Final = 0.5
+REACH_S: Final = 10
 _POLL_S: Final = 0.2
 
 
@@ -46,9 +49,8 @@ def run_on_ray(
         UsageError: Ray is not installed, or a worker runs another version of FairReplay.
         ClusterError: the cluster cannot be reached, or a replica was lost ``RETRIES`` times.
     """
-    ray = _ray()
     sizes = [size(task) for task in tasks]
-    with _connected(ray), _counter(ray, len(sizes), progress) as counter:
+    with connected() as ray, _counter(ray, len(sizes), progress) as counter:
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
         serve_there = ray.remote(num_cpus=1, max_retries=RETRIES)(_serve)
         running: dict[int, Any] = {}
@@ -85,32 +87,79 @@ def _ray() -> Any:
 
 
 @contextmanager
-def _connected(ray: Any) -> Iterator[None]:
-    """In the cluster that this process is part of already, else that of ``RAY_ADDRESS``, else one of this machine."""
+def connected() -> Iterator[Any]:
+    """Ray, in the cluster that this process is part of already, else that of ``RAY_ADDRESS``, else one of this machine.
+
+    Raises:
+        UsageError: Ray is not installed. ClusterError: the cluster cannot be reached.
+    """
+    ray = _ray()
     if ray.is_initialized():
-        yield
+        yield ray
         return
     address = os.environ.get("RAY_ADDRESS")
     own: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
+        if address:
+            _check_reachable(address)
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **own)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ClusterError(
-            f"--engine ray: no cluster at {address or 'this machine'} ({said}); set RAY_ADDRESS"
-        ) from None
+        where = address or "this machine"
+        raise ClusterError(f"--engine ray: no cluster at {where} ({said}); check RAY_ADDRESS") from None
     try:
-        yield
+        yield ray
     finally:
         ray.shutdown()
 
 
-def _serve(shard: Shard, start_us: int, version: str, counter: Any, number: int) -> Served | FairReplayError:
-    """In a worker. An error that a user can meet is a result: it is not the worker's failure."""
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for a minute, and says so on several lines."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+
+
+def run_all_on_ray(work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+    """The results of ``work`` over ``tasks`` in their order; what ``work`` holds is sent once.
+
+    Raises:
+        ClusterError: as ``run_on_ray``, and whatever ``work`` raises.
+    """
+    with connected() as ray:
+        from ray import cloudpickle  # what is read back can be written to, unlike arrays in Ray's own store of objects
+
+        call = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
+        held = ray.put(cloudpickle.dumps(work))
+        running = [call.remote(held, task, __version__) for task in tasks]
+        try:
+            return [_result(ray, one) for one in running]
+        finally:
+            for one in running:
+                with suppress(Exception):
+                    ray.cancel(one, force=True)
+
+
+def _call(work: bytes, task: Any, version: str) -> Any:
+    """In a worker; errors as in ``_serve``."""
+    from ray import cloudpickle
+
+    try:
+        _check_version(version)
+        return cloudpickle.loads(work)(task)
+    except FairReplayError as error:
+        return error
+
+
+def _check_version(version: str) -> None:
     if version != __version__:
-        return UsageError(
+        raise UsageError(
             f"--engine ray: a worker has FairReplay {__version__}, this machine {version}; install the same there"
         )
+
+
+def _serve(shard: Shard, start_us: int, version: str, counter: Any, number: int) -> Served | FairReplayError:
+    """In a worker. An error that a user can meet is a result: it is not the worker's failure."""
     told_s = time.monotonic()
 
     def watch(count: int) -> None:
@@ -120,12 +169,13 @@ def _serve(shard: Shard, start_us: int, version: str, counter: Any, number: int)
             counter.tell.remote(number, count)
 
     try:
+        _check_version(version)
         return serve(shard, start_us, watch)
     except FairReplayError as error:
         return error
 
 
-def _result(ray: Any, reference: Any) -> Served:
+def _result(ray: Any, reference: Any) -> Any:
     try:
         found = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -137,7 +187,7 @@ def _result(ray: Any, reference: Any) -> Served:
         ) from None
     if isinstance(found, FairReplayError):
         raise found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 class _Counter:

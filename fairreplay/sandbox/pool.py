@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 Task = TypeVar("Task")
@@ -79,3 +80,27 @@ def run_tasks(
                 yield running.pop(number).result()
         finally:
             stop.set()
+
+
+def run_all(work: Callable[[Task], Result], tasks: Sequence[Task], jobs: int, engine: str = "local") -> list[Result]:
+    """The results of ``work`` over ``tasks`` in their order, by ``jobs`` threads or (``ray``) in the cluster."""
+    if engine == "ray" and len(tasks) > 1:
+        from fairreplay.sandbox.on_ray import run_all_on_ray
+
+        return run_all_on_ray(work, tasks)
+    if jobs == 1 or len(tasks) < 2:
+        return [work(task) for task in tasks]
+    with ThreadPoolExecutor(jobs) as threads:
+        return list(threads.map(work, tasks))
+
+
+@contextmanager
+def workers(engine: str) -> Iterator[None]:
+    """``engine`` over several steps: a cluster's workers start once for all of them."""
+    if engine == "ray":
+        from fairreplay.sandbox.on_ray import connected
+
+        with connected():
+            yield
+    else:
+        yield

@@ -51,7 +51,7 @@ def cluster() -> Iterator[None]:
         try:
             made.add_node(**node)
             patch.setenv("RAY_ADDRESS", made.address)
-            with on_ray._connected(on_ray._ray()):
+            with on_ray.connected():
                 yield
         finally:
             made.shutdown()
