@@ -8,7 +8,7 @@ from the slices of the 2023 trace of the same services in ``tests/data/azure2023
 
 A file a day is written, ingested by a process of its own and thrown away; then each policy is replayed by a process of
 its own. ``--requests`` for another size, ``--policy`` for others than fcfs, ``--folder`` for where the files go (about
-3 GB, removed at the end).
+3 GB, removed at the end), ``--keep DIR`` for a store that stays and is taken as it is the next time.
 """
 
 from __future__ import annotations
@@ -119,40 +119,47 @@ def timed(*arguments: str) -> tuple[float, float, int, bytes]:
     return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, out
 
 
+def ingest(folder: Path, store: Path, requests: int) -> None:
+    """Write the week day by day and read it into the store."""
+    ingest_s, used_s, rows, highest = 0.0, 0.0, 0, 0
+    for number, hours in enumerate(days(requests)):
+        trace = folder / f"day-{number}.parquet"
+        written = None
+        for frame in hours:
+            table = frame.to_arrow()
+            written = written or pq.ParquetWriter(trace, table.schema, compression="zstd")
+            written.write_table(table)
+        assert written is not None
+        written.close()
+        seconds, used, peak, out = timed("ingest", str(trace), "--store", str(store), "--json")
+        trace.unlink()
+        ingest_s, used_s, highest = ingest_s + seconds, used_s + used, max(highest, peak)
+        rows += sum(one["accepted"] for one in json.loads(out)["sources"])
+    size = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
+    print(
+        f"ingest  {rows} requests, {DAYS} files: {ingest_s:.1f} s (processor {used_s:.1f}), "
+        f"{rows / ingest_s:,.0f} requests/s, peak {highest / 1e9:.2f} GB; store {size / 1e9:.2f} GB",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=44_000_000)
     parser.add_argument("--replicas", type=int, default=32)
     parser.add_argument("--policy", action="append")
-    parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.folder) as scratch:
         folder = Path(scratch)
-        needed, free = asked.requests * BYTES_A_REQUEST, shutil.disk_usage(folder).free
+        needed, free = asked.requests * BYTES_A_REQUEST, shutil.disk_usage(asked.keep or folder).free
         if free < needed:
-            sys.exit(f"{folder}: {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed; name another --folder")
-        store, config = folder / "store", folder / "week.toml"
+            sys.exit(f"{folder}: {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed; name another folder")
+        store, config = (asked.keep or folder) / "store", folder / "week.toml"
         config.write_text(f"[cluster]\nreplicas = {asked.replicas}\n")
-        ingest_s, ingest_cpu_s, rows, highest = 0.0, 0.0, 0, 0
-        for number, hours in enumerate(days(asked.requests)):
-            trace = folder / f"day-{number}.parquet"
-            written = None
-            for frame in hours:
-                table = frame.to_arrow()
-                written = written or pq.ParquetWriter(trace, table.schema, compression="zstd")
-                written.write_table(table)
-            assert written is not None
-            written.close()
-            seconds, used, peak, out = timed("ingest", str(trace), "--store", str(store), "--json")
-            trace.unlink()
-            ingest_s, ingest_cpu_s, highest = ingest_s + seconds, ingest_cpu_s + used, max(highest, peak)
-            rows += sum(one["accepted"] for one in json.loads(out)["sources"])
-        size = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
-        print(
-            f"ingest  {rows} requests, {DAYS} files: {ingest_s:.1f} s (processor {ingest_cpu_s:.1f}), "
-            f"{rows / ingest_s:,.0f} requests/s, peak {highest / 1e9:.2f} GB; store {size / 1e9:.2f} GB",
-            flush=True,
-        )
+        if not store.exists():
+            ingest(folder, store, asked.requests)
         one = ("replay", "--store", str(store), "--config", str(config), "--json")
         timed(*one, "--until", "2024-05-13T00:01:00Z")  # compiles, if nobody has yet
         for policy in asked.policy or ["fcfs"]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import polars as pl
 
@@ -29,11 +29,14 @@ from fairreplay.report.write import write_report
 from fairreplay.sandbox.plan import baseline_policy
 from fairreplay.sandbox.replay import replay as run_replay
 from fairreplay.store.ingest import ingest as run_ingest
+from fairreplay.store.objects import Place, place
 from fairreplay.store.store import open_store
 
 PathLike = str | os.PathLike[str]
+"""A file or folder; of a store and a report also ``s3://bucket/prefix``."""
 Instant = str | datetime
 """ISO 8601 text, UTC if it names no zone; a ``datetime`` likewise."""
+STORE: Final = str(DEFAULT_STORE)
 Kind = Literal["windows", "tenants", "types"]
 
 INGEST_SCHEMA: Final[dict[str, pl.DataType]] = {
@@ -67,7 +70,7 @@ REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
 
 def ingest(
     sources: PathLike | Sequence[PathLike],
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     format: str = "auto",  # noqa: A002
@@ -117,7 +120,7 @@ def ingest(
         key_file=_path(key_file),
         config=_path(config),
     )
-    summary = run_ingest([os.fspath(name) for name in names], Path(store), replace(options, dry_run=dry_run))
+    summary = run_ingest([os.fspath(name) for name in names], _place(store), replace(options, dry_run=dry_run))
     rows = document(summary)["sources"]
     return pl.DataFrame(
         [{name: row[name] for name in INGEST_SCHEMA} for row in rows], schema=INGEST_SCHEMA, orient="row"
@@ -126,7 +129,7 @@ def ingest(
 
 def replay(
     policies: str | Sequence[str] = (),
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     since: Instant | None = None,
@@ -150,7 +153,7 @@ def replay(
     begin, end = period(_text(since), _text(until))
     wanted = [policies] if isinstance(policies, str) else list(policies)
     made = run_replay(
-        open_store(Path(store)),
+        open_store(_place(store)),
         settings,
         wanted or [baseline_policy(settings)],
         begin,
@@ -167,7 +170,7 @@ def replay(
 
 
 def metrics(
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     by: Kind = "windows",
     config: PathLike | None = None,
@@ -193,7 +196,7 @@ def metrics(
 
 
 def episodes(
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     since: Instant | None = None,
@@ -212,7 +215,7 @@ def episodes(
 
 def report(
     output: PathLike = "reports/report.html",
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     since: Instant | None = None,
@@ -237,15 +240,15 @@ def report(
         found.store,
         found.config,
         found.asked,
-        previous=None if previous is None else load_previous(Path(previous)),
+        previous=None if previous is None else load_previous(_place(previous)),
         redaction=redaction_of(redact, _path(redact_key), quiet=True),
     )
-    return write_report(document, Path(output)).html
+    return cast(Path, write_report(document, _place(output)).html)  # in a bucket what reads and writes like one
 
 
 def sql(
     query: str,
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     since: Instant | None = None,
@@ -281,7 +284,11 @@ def _results(
     begin, end = period(_text(since), _text(until))
     settings = load_config(_path(config))
     options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
-    return Results(open_store(Path(store)), settings, options, jobs)
+    return Results(open_store(_place(store)), settings, options, jobs)
+
+
+def _place(place_: PathLike) -> Place:
+    return place(os.fspath(place_))
 
 
 def _path(path: PathLike | None) -> Path | None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from fairreplay.store.objects import Place as Place
+else:
+    Place = Path  # of a parameter with a parser typer does not look at the type
 
 
 def cores() -> int:
@@ -14,10 +19,27 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-DEFAULT_STORE = Path("fairreplay-store")
+def place(text: str | Path) -> Place:
+    """A folder or file, or an address such as ``s3://bucket/prefix``."""
+    if "://" not in str(text):
+        return Path(text)
+    from fairreplay.store.objects import place as remote
+
+    return remote(str(text))
+
+
+DEFAULT_STORE: Place = Path("fairreplay-store")
 
 StoreOption = Annotated[
-    Path, typer.Option("--store", envvar="FAIRREPLAY_STORE", help="The store's folder.", show_default=True)
+    Place,
+    typer.Option(
+        "--store",
+        envvar="FAIRREPLAY_STORE",
+        help="The store: a folder, or s3://bucket/prefix (gs://, az://).",
+        show_default=True,
+        parser=place,
+        metavar="DIR",
+    ),
 ]
 ConfigOption = Annotated[
     Path | None,

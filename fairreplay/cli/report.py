@@ -14,6 +14,7 @@ from fairreplay.cli.options import (
     ConfigOption,
     JsonOption,
     MinSamplesOption,
+    Place,
     QuietOption,
     RefusalsOption,
     SinceOption,
@@ -22,6 +23,7 @@ from fairreplay.cli.options import (
     StrictSamplesOption,
     UntilOption,
     WindowOption,
+    place,
 )
 from fairreplay.cli.period import period
 
@@ -35,7 +37,14 @@ EPISODES_SHOWN = 15
 
 def report(
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="The page; report.json goes beside it. A folder takes report.html.")
+        Place,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="PATH",
+            parser=place,
+            help="The page, also s3://...; report.json goes beside it. A folder takes report.html.",
+        ),
     ] = Path("reports/report.html"),
     since: SinceOption = None,
     until: UntilOption = None,
@@ -46,7 +55,13 @@ def report(
     spread: SpreadOption = "phases",
     fail_on: FailOnOption = None,
     previous: Annotated[
-        Path | None, typer.Option("--previous", help="report.json of an earlier report: tell what changed since.")
+        Place | None,
+        typer.Option(
+            "--previous",
+            metavar="FILE",
+            parser=place,
+            help="report.json of an earlier report, also s3://...: tell what changed since.",
+        ),
     ] = None,
     redact: Annotated[
         str | None,

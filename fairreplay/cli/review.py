@@ -27,6 +27,7 @@ from fairreplay.cli.options import (
     ModelOption,
     OnOption,
     OnStripOption,
+    Place,
     PseudonymiseOption,
     QuietOption,
     RefusalsOption,
@@ -42,6 +43,7 @@ from fairreplay.cli.options import (
     WindowOption,
     ZoneOption,
     cores,
+    place,
 )
 from fairreplay.cli.period import length, period
 
@@ -56,8 +58,14 @@ clock_s = time.time
 def review(
     sources: SourcesArgument,
     output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="DIR", help="Folder of the reports; report.html is the last good one."),
+        Place,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            parser=place,
+            help="Folder of the reports, also s3://...; report.html is the last good one.",
+        ),
     ] = Path("reports"),
     policy: Annotated[
         list[str] | None,
@@ -169,7 +177,7 @@ def review(
     fail_at(fail_on, worst_of_document(done.document))
 
 
-def _check_folder(output: Path) -> None:
+def _check_folder(output: Place) -> None:
     from fairreplay.errors import UsageError
 
     if output.suffix.lower() in (".html", ".htm") or (output.exists() and not output.is_dir()):

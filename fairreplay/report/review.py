@@ -25,9 +25,9 @@ from fairreplay.sandbox.plan import choose, policy_name
 from fairreplay.sandbox.pool import workers
 from fairreplay.sandbox.replay import ReplaySummary, find_replays, replay
 from fairreplay.store.ingest import IngestOptions, IngestSummary, ingest
-from fairreplay.store.manifest import MANIFEST_NAME
+from fairreplay.store.objects import Place
 from fairreplay.store.sources import STDIN, expand
-from fairreplay.store.store import Store, claimed, open_store
+from fairreplay.store.store import Store, claimed, has_store, open_store
 from fairreplay.trace.read import content_id
 
 Told = Callable[[int, int], None]
@@ -58,15 +58,15 @@ class Review:
     document: Document
     latest: Written
     kept: Written
-    previous: Path | None
+    previous: Place | None
     """The earlier review that the report tells the difference to."""
     warnings: tuple[str, ...]
 
 
 def review(
     names: Sequence[str],
-    store_path: Path,
-    folder: Path,
+    store_path: Place,
+    folder: Place,
     config: Config,
     options: MeasureOptions,
     *,
@@ -116,7 +116,7 @@ def review(
     )
 
 
-def _since_last(store: Store, folder: Path, options: MeasureOptions) -> tuple[MeasureOptions, tuple[str, ...]]:
+def _since_last(store: Store, folder: Place, options: MeasureOptions) -> tuple[MeasureOptions, tuple[str, ...]]:
     """The period after the last review, or that of the last one, and a word on it, where nothing arrived since."""
     last = read_state(folder)
     if last is None:
@@ -154,7 +154,7 @@ def _after_the_last(store: Store) -> datetime:
     """
     last = _newest([segment.last_arrival for segment in store.manifest.segments])
     if last is None:
-        raise UsageError(f"{store.path}: no request in the store: nothing to review")
+        raise UsageError(f"{store.place}: no request in the store: nothing to review")
     return last + timedelta(microseconds=1)
 
 
@@ -162,7 +162,7 @@ def _newest(arrivals: Sequence[str | None]) -> datetime | None:
     return max((datetime.fromisoformat(at).astimezone(UTC) for at in arrivals if at is not None), default=None)
 
 
-def _previous(folder: Path, until: datetime) -> tuple[Path | None, Document | None, tuple[str, ...]]:
+def _previous(folder: Place, until: datetime) -> tuple[Place | None, Document | None, tuple[str, ...]]:
     """The latest earlier review that can be read, and what is wrong with later ones: that alone stops no review."""
     warnings: list[str] = []
     for path in earlier(folder, until):
@@ -197,11 +197,11 @@ class Waiting:
 
 
 def waiting(
-    folder: Path,
+    folder: Place,
     every: timedelta,
     now_s: float,
     names: Sequence[str],
-    store_path: Path,
+    store_path: Place,
     ingesting: IngestOptions | None = None,
 ) -> Waiting | None:
     """Null where a review is due: there was none, or ``every`` has passed since, on the clock or in the trace.
@@ -210,7 +210,7 @@ def waiting(
     to see how far they go; nothing is stored.
     """
     last = read_state(folder)
-    if last is None or not (store_path / MANIFEST_NAME).exists():
+    if last is None or not has_store(store_path):
         return None
     enough = every - every / GRACE_PART
     then_s = reviewed_at_s(folder)
@@ -223,7 +223,7 @@ def waiting(
     return Waiting(last.until, datetime.fromtimestamp(then_s, UTC), wall, max(trace, timedelta(0)))
 
 
-def _newest_arrival(names: Sequence[str], store_path: Path, ingesting: IngestOptions, last: datetime) -> datetime:
+def _newest_arrival(names: Sequence[str], store_path: Place, ingesting: IngestOptions, last: datetime) -> datetime:
     store = open_store(store_path)
     arrivals: list[str | None] = [segment.last_arrival for segment in store.manifest.segments]
     try:

@@ -27,6 +27,8 @@ Result = TypeVar("Result")
 
 RETRIES: Final = 5
 """How often a replica is begun again after its worker was lost."""
+TASKS_MIN: Final = 16
+"""So many tasks wait in any case: a cluster that grows with them may have no core yet."""
 TELL_S: Final = 0.5
 REACH_S: Final = 10
 _POLL_S: Final = 0.2
@@ -42,8 +44,7 @@ def run_on_ray(
 ) -> Generator[Served]:
     """The outcome of each task's shard, in their order; as ``pool.run_tasks``, on the cluster of ``RAY_ADDRESS``.
 
-    Shards are made as the cluster has room for them: about ``ahead`` requests, or as many shards as it has cores, are
-    under way at a time.
+    Shards are made as they are needed: about ``ahead`` requests, or two shards for each core, are under way at a time.
 
     Raises:
         UsageError: Ray is not installed, or a worker runs another version of FairReplay.
@@ -51,7 +52,7 @@ def run_on_ray(
     """
     sizes = [size(task) for task in tasks]
     with connected() as ray, _counter(ray, len(sizes), progress) as counter:
-        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        at_once = max(TASKS_MIN, 2 * int(ray.cluster_resources().get("CPU", 0)))
         serve_there = ray.remote(num_cpus=1, max_retries=RETRIES)(_serve)
         running: dict[int, Any] = {}
         done, submitted = 0, 0
@@ -59,7 +60,7 @@ def run_on_ray(
             for number in range(len(sizes)):
                 while True:
                     while submitted < len(sizes) and (
-                        submitted - number < cores or sum(sizes[number : submitted + 1]) <= ahead
+                        submitted - number < at_once or sum(sizes[number : submitted + 1]) <= ahead
                     ):
                         shard = made(tasks[submitted])
                         running[submitted] = serve_there.remote(shard, start_us, __version__, counter, submitted)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fairreplay.store.objects import Place
+
 TEMPORARY_SUFFIX = ".tmp"
 OLD_SUFFIX = ".old"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -34,8 +36,11 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
     sync(path.parent)
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
-    """``replace_file`` for content at hand."""
+def replace_bytes(path: Place, content: bytes) -> None:
+    """``replace_file`` for content at hand, also in a bucket."""
+    if not isinstance(path, Path):
+        path.write_bytes(content)
+        return
 
     def write(temporary: Path) -> None:
         temporary.write_bytes(content)

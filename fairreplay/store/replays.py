@@ -13,6 +13,8 @@ from fairreplay.trace.schema import TIMESTAMP
 
 ROW_GROUP_ROWS: Final = 1 << 17
 
+REPLAY_FILES: Final = ("requests.parquet", "steps.parquet", "replay.json")
+"""In the order in which they are written: with the last of them a replay is there."""
 STEPS_AT_ONCE: Final = 1 << 20
 """So many rows of step sums are gathered; more of them are written as they come."""
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "row_group_size": ROW_GROUP_ROWS}
