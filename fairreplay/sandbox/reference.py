@@ -47,7 +47,6 @@ from fairreplay.sandbox.policies.base import HeadState, Policy
 from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
 
-
 _NO_CAP = 2**62
 
 

@@ -300,7 +300,9 @@ KEPT = 6
 QUEUE = 24
 CAP_OF = TARGET  # of a type under floors: tokens from which it is barred
 FINISHED_COUNT, OUTPUT_SUM = TARGET_50, TARGET_90  # of an owner under wfq: of its finished requests
-QUEUE_FACTS = 10  # rows of ``queue_facts`` by policy: rank, owner, type's entry, tenant, type, priority, TARGET, TARGET_50 ...
+QUEUE_FACTS = (
+    10  # rows of ``queue_facts`` by policy: rank, owner, type's entry, tenant, type, priority, TARGET, TARGET_50 ...
+)
 
 # ---- a head as a user's rank sees it: policies.user.HEAD_FIELDS, then whether the rank raised an error ----
 HEAD_FIELDS = 12
