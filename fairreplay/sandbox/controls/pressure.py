@@ -29,9 +29,8 @@ def gentle_rate(rate: int, p99_us: int, target_us: int, rate_min: int, rate_max:
 
 def literal_rate(rate: int, p99_us: int, target_us: int) -> int:
     """The next rate by the literal rule: 100,000 at P99 1.5 s and target 1 s becomes 150,000."""
-    if p99_us >= target_us * (RATE_CEILING // max(1, rate)):
-        return RATE_CEILING
-    return min(RATE_CEILING, rate * p99_us // target_us)
+    whole = min(RATE_CEILING, p99_us // target_us)
+    return min(RATE_CEILING, rate * whole + rate * (p99_us % target_us) // target_us)
 
 
 def fill(c: Ints, level: int, filled_at: int, rate: int, burst: int, now_ps: int) -> None:
