@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +21,15 @@ from fairreplay.sandbox.controls.pressure import (
     sample,
     signal,
 )
-from fairreplay.sandbox.engine import BACKPRESSURE, NO_REASON, PS_PER_SECOND, Backpressure, Controls, EngineResult, StepTime
+from fairreplay.sandbox.engine import (
+    BACKPRESSURE,
+    NO_REASON,
+    PS_PER_SECOND,
+    Backpressure,
+    Controls,
+    EngineResult,
+    StepTime,
+)
 from tests.sandbox.scenarios import plan, workload
 
 ENGINES = [reference, compiled]

@@ -87,8 +87,8 @@ def holds_back(c: Ints, s: Ints, source: int) -> bool:
 
 def close_window(c: Ints, w: Ints, now_ps: int) -> None:
     """The window is over: judge it, enter or leave a mode, set what that mode holds back, and count anew."""
-    if c[at.AUTO_FLOORS] and c[at.WINDOW_ENDS] <= c[at.WINDOW]:
-        set_floors(c)  # the first window is judged by its own
+    if c[at.AUTO_FLOORS] and _floors(c) == 0:
+        set_floors(c)  # the first window that has arrivals is judged by its own
     if c[at.EMERGENCY]:
         share_out(c)
         _judge(c, w, now_ps)
@@ -181,12 +181,19 @@ def _cap(c: Ints, w: Ints, now_ps: int, tenant: int) -> None:
     note(c, w, now_ps, at.THROTTLED, tenant, c[place + at.CAP])
 
 
+def _floors(c: Ints) -> int:
+    """What the floors of all types add up to."""
+    total = 0
+    for kind in range(c[at.TYPES]):
+        total += c[type_at(c[at.TENANTS], kind) + at.K_FLOOR]
+    return total
+
+
 def _isolate(c: Ints, w: Ints, now_ps: int) -> None:
     """Of what was served in the window each type may take all but the others' floors."""
-    total, floors = 0, 0
+    total, floors = 0, _floors(c)
     for kind in range(c[at.TYPES]):
         total += c[type_at(c[at.TENANTS], kind) + at.K_SERVED]
-        floors += c[type_at(c[at.TENANTS], kind) + at.K_FLOOR]
     if total == 0:
         return
     for kind in range(c[at.TYPES]):
