@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairreplay.config.model import Floor
+from fairreplay.metrics.alerts import emergency_modes
 from fairreplay.metrics.entitlement import entitlements
 from fairreplay.metrics.jfi import jain
 from fairreplay.metrics.types import floors as metric_floors
@@ -187,7 +190,9 @@ def windows(rows: Any, states: str) -> list[int]:
         c[place + at.COUNT] = 5
         for number in range(3):
             c[place + at.MISSED_50 + number] = 5 if state == "s" else 0
-        give(rows, {"j": [1000, 10], "y": [1000, 250]}.get(state, [500, 500]), [10**4, 10**4])
+        other = at.tenant_at(1)
+        c[other + at.COUNT] = 0
+        give(rows, {"j": [1000, 10], "y": [1000, 350]}.get(state, [500, 500]), [10**4, 10**4])
         for kind, tokens in enumerate({"t": [999, 1], "y": [930, 70]}.get(state, [500, 500])):
             c[at.type_at(2, kind) + at.K_SERVED] = tokens
             c[at.type_at(2, kind) + at.K_WAITING_COST] = 10**4
@@ -206,7 +211,7 @@ def windows(rows: Any, states: str) -> list[int]:
         ("sos", [0, 0, 0]),
         ("jj", [0, 2]),
         ("tttt", [0, 0, 3, 3]),
-        ("s-s", [0, 0, 1]),  # a window that says nothing counts neither way
+        ("s-s", [0, 0, 0]),  # a window that says nothing ends a row of bad ones
         ("jjss", [0, 2, 2, 1]),  # SCR goes before JFI
         ("ssjj", [0, 1, 1, 1]),
         ("tttjj", [0, 0, 3, 3, 2]),
@@ -221,6 +226,40 @@ def windows(rows: Any, states: str) -> list[int]:
 def test_modes_begin_and_end(states: str, modes: list[int]) -> None:
     rows = rows_of(2, 2, floors=(0, round(0.2 * PART_ONE)), min_samples=(5, 10, 100))
     assert windows(rows, states) == modes
+
+
+@given(st.text("sssjjjttyooooo-", max_size=40))
+def test_modes_are_those_that_the_metrics_would_have_fired(states: str) -> None:
+    values = {
+        "s": (0.5, 1.0, 1.0),
+        "j": (1.0, 0.7, 1.0),
+        "t": (1.0, 1.0, 0.1),
+        "y": (0.9, 0.85, 0.45),
+        "o": (1.0, 1.0, 1.0),
+        "-": (None, None, None),
+    }
+    start = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n) for n in range(len(states))]
+    frame = pl.DataFrame(
+        {
+            "start": pl.Series(start, dtype=pl.Datetime("us", "UTC")),
+            "end": pl.Series([at + timedelta(minutes=1) for at in start], dtype=pl.Datetime("us", "UTC")),
+            "drain": pl.Series([False] * len(states), dtype=pl.Boolean),
+            **{
+                name: pl.Series([values[state][place] for state in states], dtype=pl.Float64)
+                for place, name in enumerate(("scr", "jfi", "tfr"))
+            },
+        }
+    )
+    tenants = pl.DataFrame(schema={"start": pl.Datetime("us", "UTC"), "tenant": pl.String, "x": pl.Float64})
+    expected = [0] * len(states)
+    number = {"scr": at.SINGLE_P99, "jfi": at.THROTTLE, "tfr": at.ISOLATION}
+    for mode in emergency_modes(frame, tenants):
+        for place, begin in enumerate(start):
+            if mode.start <= begin + timedelta(minutes=1) < mode.end:
+                expected[place] = number[mode.metric]
+    rows = rows_of(2, 2, floors=(0, round(0.2 * PART_ONE)))
+    modes = windows(rows, states)
+    assert modes[:-1] == expected[:-1]
 
 
 # ---- in the engine ----

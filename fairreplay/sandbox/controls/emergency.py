@@ -3,8 +3,8 @@
 SCR below 0.85 in two windows in a row: the earliest P99 deadline goes first, whatever the policy (``SINGLE_P99``).
 JFI below 0.80 in two: tenants served beyond their share are held to half of what they got (``THROTTLE``). TFR below
 0.40 in three: types are held to what the others' floors leave (``ISOLATION``). One mode at a time, the first of these
-that calls; a mode ends after five windows in a row of its metric above yellow (0.95, 0.90, 0.50). A window that says
-nothing about a metric counts neither way.
+that calls; a mode ends after five windows of its metric above yellow (0.95, 0.90, 0.50). A window that says nothing
+about a metric ends a row of bad ones, and does not count among good ones: as ``metrics.alerts.emergency_modes``.
 """
 
 from __future__ import annotations
@@ -110,21 +110,18 @@ def close_window(c: Ints, w: Ints, now_ps: int) -> None:
 
 def _judge(c: Ints, w: Ints, now_ps: int) -> None:
     mode = c[at.MODE]
-    calm = False
-    if any_judged(c):
-        c[at.BELOW_SCR] = c[at.BELOW_SCR] + 1 if compliant_below(c, 85) else 0
-        if mode == at.SINGLE_P99:
-            calm = not compliant_below(c, 95)
-            c[at.CALM] = c[at.CALM] + 1 if calm else 0
-    if any_served(c):
-        c[at.BELOW_JFI] = c[at.BELOW_JFI] + 1 if jain_below(c, 80) else 0
-        c[at.BELOW_TFR] = c[at.BELOW_TFR] + 1 if type_below(c, 40) else 0
-        if mode == at.THROTTLE:
-            calm = not jain_below(c, 90)
-            c[at.CALM] = c[at.CALM] + 1 if calm else 0
-        elif mode == at.ISOLATION:
-            calm = not type_below(c, 50)
-            c[at.CALM] = c[at.CALM] + 1 if calm else 0
+    c[at.BELOW_SCR] = c[at.BELOW_SCR] + 1 if compliant_below(c, 85) else 0
+    c[at.BELOW_JFI] = c[at.BELOW_JFI] + 1 if jain_below(c, 80) else 0
+    c[at.BELOW_TFR] = c[at.BELOW_TFR] + 1 if type_below(c, 40) else 0
+    says, calm = any_served(c), False
+    if mode == at.SINGLE_P99:
+        says, calm = any_judged(c), not compliant_below(c, 95)
+    elif mode == at.THROTTLE:
+        calm = not jain_below(c, 90)
+    elif mode == at.ISOLATION:
+        calm = not type_below(c, 50)
+    if says:
+        c[at.CALM] = c[at.CALM] + 1 if calm else 0
     if mode != at.NO_MODE and c[at.CALM] >= WINDOWS_TO_LEAVE:
         mode = at.NO_MODE
     if c[at.BELOW_SCR] >= WINDOWS_TO_ENTER:
@@ -145,34 +142,20 @@ def _judge(c: Ints, w: Ints, now_ps: int) -> None:
 
 
 def _throttle(c: Ints, w: Ints, now_ps: int) -> None:
-    """Half of what they were served: those served beyond their share, the most so first, one more each window.
+    """Half of what they were served, for those served beyond their share; again for whoever still is a window later.
 
-    Whoever is held back already and still beyond its share is halved again. The literal form: all of the least weight.
+    The literal form halves all but those of the largest weight, once.
     """
-    worst, most = at.NONE, RATIO_ONE
+    heaviest = 0
+    for tenant in range(c[at.TENANTS]):
+        heaviest = max(heaviest, c[tenant_at(tenant) + at.WEIGHT])
     for tenant in range(c[at.TENANTS]):
         place = tenant_at(tenant)
         if c[at.LOW_WEIGHT]:
-            if _is_light(c, tenant) and c[place + at.CAP] == at.NO_CAP:
+            if c[place + at.WEIGHT] < heaviest and c[place + at.CAP] == at.NO_CAP:
                 _cap(c, w, now_ps, tenant)
-        elif c[place + at.RATIO] > RATIO_ONE and c[place + at.CAP] != at.NO_CAP:
+        elif c[place + at.RATIO] > RATIO_ONE:
             _cap(c, w, now_ps, tenant)
-        elif c[place + at.RATIO] > most:
-            worst, most = tenant, c[place + at.RATIO]
-    if worst >= 0:
-        _cap(c, w, now_ps, worst)
-
-
-def _is_light(c: Ints, tenant: int) -> bool:
-    """Whether the tenant weighs less than the heaviest and no other weighs less than it."""
-    own = c[tenant_at(tenant) + at.WEIGHT]
-    heavier = False
-    for other in range(c[at.TENANTS]):
-        weight = c[tenant_at(other) + at.WEIGHT]
-        if weight < own:
-            return False
-        heavier = heavier or weight > own
-    return heavier
 
 
 def _cap(c: Ints, w: Ints, now_ps: int, tenant: int) -> None:
