@@ -193,7 +193,7 @@ def windows(rows: Any, states: str) -> list[int]:
         other = at.tenant_at(1)
         c[other + at.COUNT] = 0
         give(rows, {"j": [1000, 10], "y": [1000, 350]}.get(state, [500, 500]), [10**4, 10**4])
-        for kind, tokens in enumerate({"t": [999, 1], "y": [930, 70]}.get(state, [500, 500])):
+        for kind, tokens in enumerate({"t": [999, 1], "y": [910, 90]}.get(state, [500, 500])):
             c[at.type_at(2, kind) + at.K_SERVED] = tokens
             c[at.type_at(2, kind) + at.K_WAITING_COST] = 10**4
         if state == "-":

@@ -48,7 +48,7 @@ def told(result: EngineResult, what: int) -> list[tuple[int, int, int]]:
     [
         ("fcfs", 0, False),
         ("vtc", 11, True),  # a has been served 1 * 8 + 2 * 2 when b comes
-        ("vtc", 12, False),
+        ("vtc", 30, False),
         ("sjf", 6, True),  # prompts of 8 and 1
         ("sjf", 7, False),
         ("edf", 5499, True),  # deadlines at 10 s and 1.5 + 3 s
