@@ -234,7 +234,7 @@ def test_modes_are_those_that_the_metrics_would_have_fired(states: str) -> None:
         "s": (0.5, 1.0, 1.0),
         "j": (1.0, 0.7, 1.0),
         "t": (1.0, 1.0, 0.1),
-        "y": (0.9, 0.85, 0.45),
+        "y": (1.0, 0.85, 0.45),
         "o": (1.0, 1.0, 1.0),
         "-": (None, None, None),
     }
