@@ -10,6 +10,7 @@ import numpy as np
 from fairreplay.sandbox.controls import door, swap
 from fairreplay.sandbox.controls import places as at
 from fairreplay.sandbox.controls.build import build, capacity
+from fairreplay.sandbox.controls.events import note
 from fairreplay.sandbox.controls.tickets import prepare
 from fairreplay.sandbox.engine import REFUSED, Controls, EngineResult, Int64s, Workload
 
@@ -95,7 +96,7 @@ class Gate:
         return swap.wait_for_swaps(self.c)
 
     def note(self, what: int, who: int, value: int, now_ps: int) -> None:
-        swap.note(self.c, self._w, now_ps, what, who, value)
+        note(self.c, self._w, now_ps, what, who, value)
 
     # ---- afterwards ----
 

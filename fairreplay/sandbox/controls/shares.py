@@ -150,7 +150,7 @@ def root_of(number: int) -> int:
     """The square root, rounded down."""
     if number < 2:
         return number
-    root, other = number, number // 2 + 1
+    root, other = number, (number + 1) // 2
     while other < root:
         root = other
         other = (root + number // root) // 2
