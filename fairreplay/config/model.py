@@ -17,6 +17,10 @@ Victim = Literal["last", "priority", "least-computed"]
 """Who loses its KV blocks when they run out."""
 
 
+RATE_MOST: Final = 100_000.0
+"""Requests a second that a bucket can count."""
+
+
 def _utc(value: object) -> object:
     """Instants in the config carry a zone, or are UTC."""
     if isinstance(value, str):
@@ -103,6 +107,8 @@ class EngineKeys(Table):
     admission: Literal["chunk", "reserve"] | None = None
     victim: Victim | None = None
     queue_limit: int | None = Field(None, ge=1)
+    tenant_queue_limit: int | None = Field(None, ge=1)
+    queue_time_limit_ms: float | None = Field(None, gt=0)
     speed: float | None = Field(None, gt=0)
     step_time: StepTime | None = None
 
@@ -138,6 +144,10 @@ class Tenant(Table):
     committed_tokens_per_month: int | None = Field(None, gt=0)
     weight: float | None = Field(None, gt=0)
     priority: int | None = None
+    queue_limit: int | None = Field(None, ge=1)
+    """Its own ``[cluster] tenant_queue_limit``."""
+    rate_per_s: float | None = Field(None, ge=0.001, le=RATE_MOST)
+    """Its own ``[backpressure] rate_per_s``."""
     slo_ttft_ms: SloTtft | None = None
     changes: tuple[TenantChange, ...] = ()
     commitments: tuple[Commitment, ...] = ()
@@ -253,9 +263,76 @@ class Floor(Table):
 
 
 class Emergency(Table):
-    """Whom the throttle mode slows down: tenants served beyond their share, or (the essay) those of low weight."""
+    """What the sandbox does under stress, where ``enabled``. ``jfi``: whom the throttle mode slows down, tenants served
+    beyond their share, or (the essay) all but those of the largest weight."""
 
+    enabled: bool = False
     jfi: Literal["over-served", "low-weight"] = "over-served"
+
+
+class Retry(Table):
+    """Requests that were refused come back ``attempts`` times at most, each ``retry_after_ms`` after its refusal."""
+
+    attempts: int = Field(0, ge=0, le=100)
+    retry_after_ms: float = Field(1000.0, ge=0.001, le=86_400_000)
+
+
+class Backpressure(Table):
+    """A token bucket of requests for each tenant at each replica, whose rate follows the tenant's TTFT. On where
+    ``rate_per_s`` is set, here or for a tenant."""
+
+    rate_per_s: float | None = Field(None, ge=0.001, le=RATE_MOST)
+    """Requests a second: the configured rate, from which it starts and up to which it recovers."""
+    rate_min_per_s: float = Field(0.1, ge=0.001, le=RATE_MOST)
+    recovery_per_s: float | None = Field(None, ge=0.001, le=RATE_MOST)
+    """What the rate gains at once while the target is met; none: a twentieth of the largest configured rate."""
+    burst: int = Field(10, ge=1, le=10**9)
+    """Requests that a bucket holds."""
+    window_ms: float = Field(10_000.0, ge=1, le=86_400_000)
+    """P99 is that of the first tokens so long back."""
+    hold_ms: float | None = Field(None, ge=1, le=86_400_000)
+    """Least time between two changes of a rate; none: the window."""
+    check_ms: float = Field(100.0, ge=1, le=86_400_000)
+    signal_delay_ms: float = Field(0.0, ge=0, le=86_400_000)
+    """Age of what is seen."""
+    update: Literal["clip", "literal"] = "clip"
+    """``literal`` (the essay): ``rate * P99 / target``."""
+
+
+class KvAdmission(Table):
+    """Near KV saturation long contexts are let in at a lower rate. On where ``long_tokens`` is set."""
+
+    long_tokens: int | None = Field(None, ge=1)
+    """A prompt of so many tokens is long."""
+    saturation: float = Field(0.85, ge=0, le=1)
+    """Part of the KV blocks in use."""
+    long_rate_per_s: float = Field(1.0, ge=0.001, le=RATE_MOST)
+    """Long contexts that a replica lets in then."""
+
+
+class Preempt(Table):
+    """Preemption for a waiting head (``preemption_threshold`` of a policy), and what becomes of every victim."""
+
+    utilization_max: float = Field(0.8, ge=0, le=1000)
+    """Only while the last batch held less than this part of the allowed tokens."""
+    recovery_ms_max: float = Field(100.0, ge=0, le=86_400_000)
+    """Only of requests that would have what they had computed again in less."""
+    denied: Literal["wait", "refuse"] = "wait"
+    """What becomes of a head that these limits deny a victim."""
+    victims: Literal["recompute", "swap"] = "recompute"
+    """``swap``: their KV goes to host memory while there is room."""
+    host_gb: float = Field(0.0, ge=0, le=10**6)
+    """Host memory of a replica, in 1e9 bytes."""
+    host_gb_per_s: float = Field(25.0, gt=0, le=10**6)
+    """Bandwidth between host and device."""
+    kv_bytes_per_token: int = Field(131_072, ge=1, le=10**9)
+    """``2 * layers * kv heads * head dim * bytes``; the default is that of Llama-3.1-8B in 16 bits."""
+
+    @model_validator(mode="after")
+    def _room_for_swap(self) -> Preempt:
+        if self.victims == "swap" and self.host_gb == 0:
+            raise ValueError('victims = "swap" needs host_gb, the host memory of a replica')
+        return self
 
 
 class Weights(Table):
@@ -289,7 +366,9 @@ class PolicyTable(Table):
     slack_ms: float = Field(0.0, ge=0)
     """``wfq+edf``: a head whose deadline is closer than this goes first."""
     preemption_threshold: int | None = Field(None, ge=0)
-    """``priority``: a request that does not fit takes the place of those whose number is larger by more than this."""
+    """``priority``: a request that does not fit takes the place of those whose number is larger by more than this.
+    Also under ``type-priority`` (places of the order), ``sjf`` (prompt tokens), ``edf`` (milliseconds) and ``vtc``
+    (service units at weight 1). Limits: ``[preempt]``."""
     rpm: int = Field(20, ge=1, le=10**9)
     """``rpm-limit``: requests of a tenant that pass in any minute."""
 
@@ -314,6 +393,10 @@ class Config(Table):
     floor: Floor = Floor()
     weights: Weights = Weights()
     emergency: Emergency = Emergency()
+    retry: Retry = Retry()
+    backpressure: Backpressure = Backpressure()
+    kv_admission: KvAdmission = KvAdmission()
+    preempt: Preempt = Preempt()
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
 
     def slo_ttft_ms(self, tenant: str) -> SloTtft | None:
@@ -365,6 +448,10 @@ class Engine(Table):
     """None: the policy's own: by priority under ``priority``, else the last."""
     queue_limit: int | None = None
     """A request that arrives at a replica while so many wait is refused."""
+    tenant_queue_limit: int | None = None
+    """As ``queue_limit``, of one tenant's requests that wait for their first batch."""
+    queue_time_limit_ms: float | None = None
+    """Who has waited so long for its first batch is refused."""
     speed: float = 1.0
     step_time: StepTime = StepTime()
 
