@@ -8,7 +8,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fairreplay.config import engines
+from fairreplay.config.step_times import preset as step_time_preset
 
 PolicyName = str
 Quantile = Literal["p50", "p90", "p99"]
@@ -27,6 +30,14 @@ def _utc(value: object) -> object:
 
 
 Instant = Annotated[datetime, BeforeValidator(_utc)]
+
+
+def _known_engine(value: str) -> str:
+    engines.minor(value)
+    return value
+
+
+EngineVersion = Annotated[str, AfterValidator(_known_engine)]
 
 
 BEFORE_ALL: Final = datetime(1, 1, 1, tzinfo=UTC)
@@ -72,13 +83,25 @@ class Cost(Table):
     cached: float = Field(0.0, ge=0)
 
 
+STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
+
+
 class StepTime(Table):
     """Seconds of one engine step: ``base + prefill_token*P + decode_sequence*D + context_token*S``."""
 
+    preset: str | None = None
+    """``MODEL/GPU`` (``config.step_times``): where the values come from that are not set beside it."""
     base: float = Field(0.006, ge=0)
     prefill_token: float = Field(4e-5, ge=0)
     decode_sequence: float = Field(3e-5, ge=0)
     context_token: float = Field(3e-8, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("preset"), str):
+            return step_time_preset(values["preset"]).values | values
+        return values
 
 
 class EngineKeys(Table):
@@ -116,7 +139,8 @@ class EngineChange(EngineKeys):
 class ClusterTable(EngineKeys):
     """``[cluster]`` and ``[models.NAME]``: engine settings, replicas, and what changed when."""
 
-    engine: Literal["vllm-0.33"] | None = None
+    engine: EngineVersion | None = None
+    """The release whose defaults and rules hold (``config.engines``)."""
     replicas: int | None = Field(None, ge=1)
     placement: Literal["round-robin", "logged", "session"] | None = None
     changes: tuple[EngineChange, ...] = ()
@@ -343,6 +367,7 @@ class Config(Table):
 class Engine(Table):
     """Engine settings with nothing left open: the defaults under ``[cluster]``, ``[models.NAME]`` and changes."""
 
+    version: EngineVersion = engines.LATEST
     policy: PolicyName = "fcfs"
     max_num_seqs: int = 256
     max_num_active_seqs: int | None = None
@@ -356,7 +381,7 @@ class Engine(Table):
     long_prefill_token_threshold_adaptive: bool = False
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
-    """On by default, as in a stock server; prefill-first engines know no such thing."""
+    """On by default from vLLM 0.14 on; prefill-first engines know no such thing."""
     scheduler_reserve_full_isl: bool = True
     batching: Literal["mixed", "prefill-first"] = "mixed"
     prefill_interval: int = 10
@@ -372,9 +397,12 @@ class Engine(Table):
     @classmethod
     def _settle(cls, values: dict[str, Any]) -> dict[str, Any]:
         settled = {key: value for key, value in values.items() if value is not None}
+        lacking = engines.missing(settled.get("version", engines.LATEST), settled)
+        if lacking is not None:
+            raise ValueError(lacking)
         if settled.get("batching") == "prefill-first":
             settled.setdefault("async_scheduling", False)
-        return settled
+        return engines.defaults(settled.get("version", engines.LATEST)) | settled
 
     @model_validator(mode="after")
     def _agree(self) -> Engine:
@@ -405,16 +433,17 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
     keys: dict[str, Any] = {}
     for layer in layers:
         keys |= _set_keys(layer)
+
+    def last(name: str, default: Any) -> Any:
+        return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
+
+    keys["version"] = last("engine", engines.LATEST)
     engine = Engine(**keys)
     listed = sorted((change for layer in layers for change in layer.changes), key=lambda change: change.at)
     changes: list[tuple[datetime, Engine]] = []
     for change in listed:
         keys = keys | _set_keys(change)
         changes.append((change.at, Engine(**keys)))
-
-    def last(name: str, default: Any) -> Any:
-        return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
-
     return Cluster(
         model=model,
         replicas=last("replicas", 1),
