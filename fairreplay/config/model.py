@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fairreplay.config import engines
+from fairreplay.config.step_times import hardware_preset
 from fairreplay.config.step_times import preset as step_time_preset
 
 PolicyName = str
@@ -130,6 +131,48 @@ class EngineKeys(Table):
     step_time: StepTime | None = None
 
 
+class Hardware(Table):
+    """``[cluster.hardware]``: one replica's GPUs and model by their figures, for ``capacity``."""
+
+    preset: str | None = None
+    """``MODEL/GPU`` (``config.hardware``): published figures; what is set beside it goes before."""
+    flops_per_s: float | None = Field(None, gt=0)
+    utilization: float = Field(1.0, gt=0, le=1)
+    """The part of ``flops_per_s`` that is attained."""
+    flops_per_token: float | None = Field(None, gt=0)
+    bytes_per_s: float | None = Field(None, gt=0)
+    """Memory bandwidth that is attained."""
+    weight_bytes: float | None = Field(None, gt=0)
+    kv_bytes_per_token: float | None = Field(None, gt=0)
+    offload_blocks: int | None = Field(None, gt=0)
+    """KV blocks that the host's memory holds for requests swapped out."""
+    offload_residence_s: float | None = Field(None, gt=0)
+    """How long a request stays there, on average."""
+    network_bytes_per_s: float | None = Field(None, gt=0)
+    """Bandwidth between prefill and decode, where they are apart."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("preset"), str):
+            return hardware_preset(values["preset"]) | values
+        return values
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Hardware:
+        for one, other in (
+            ("flops_per_s", "flops_per_token"),
+            ("bytes_per_s", "weight_bytes"),
+            ("offload_blocks", "offload_residence_s"),
+        ):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{one} and {other} go together")
+        for name in ("bytes_per_s", "network_bytes_per_s"):
+            if getattr(self, name) is not None and self.kv_bytes_per_token is None:
+                raise ValueError(f"{name} needs kv_bytes_per_token")
+        return self
+
+
 class EngineChange(EngineKeys):
     """A deploy or a rollback: the named settings hold from ``at`` on."""
 
@@ -143,6 +186,7 @@ class ClusterTable(EngineKeys):
     """The release whose defaults and rules hold (``config.engines``)."""
     replicas: int | None = Field(None, ge=1)
     placement: Literal["round-robin", "logged", "session"] | None = None
+    hardware: Hardware | None = None
     changes: tuple[EngineChange, ...] = ()
 
 
@@ -282,6 +326,15 @@ class Emergency(Table):
     jfi: Literal["over-served", "low-weight"] = "over-served"
 
 
+class Capacity(Table):
+    """What ``capacity`` asks of the sandbox."""
+
+    scr: float = Field(0.99, gt=0, le=1)
+    """SCR that must be kept."""
+    load: float = Field(1.0, ge=0.1, le=64)
+    """The load that the replicas are counted for, in loads of the trace."""
+
+
 class Weights(Table):
     """``file`` is a CSV of commitments with dates, relative to the config (``config.commitments``)."""
 
@@ -338,6 +391,7 @@ class Config(Table):
     floor: Floor = Floor()
     weights: Weights = Weights()
     emergency: Emergency = Emergency()
+    capacity: Capacity = Capacity()
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
 
     def slo_ttft_ms(self, tenant: str) -> SloTtft | None:

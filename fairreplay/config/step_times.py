@@ -48,6 +48,23 @@ MEASURED: Final = {
 }
 
 
+def hardware_preset(name: str) -> dict[str, float]:
+    """The keys of ``[cluster.hardware]`` for ``MODEL/GPU`` or ``MODEL/NxGPU``, at the attained parts assumed here.
+
+    Raises:
+        ValueError: see ``hardware.pair``.
+    """
+    known = pair(name)
+    return {
+        "flops_per_s": known.count * known.gpu.flops_per_s,
+        "utilization": FLOPS_ATTAINED,
+        "flops_per_token": known.model.flops_per_token,
+        "bytes_per_s": known.count * known.gpu.bytes_per_s * BANDWIDTH_ATTAINED,
+        "weight_bytes": known.model.weight_bytes,
+        "kv_bytes_per_token": float(known.model.kv_bytes_per_token),
+    }
+
+
 def preset(name: str) -> StepTimePreset:
     """The step times called ``name``: measured ones, else ``MODEL/GPU`` or ``MODEL/NxGPU`` by arithmetic.
 
