@@ -24,6 +24,7 @@ from fairreplay.sandbox.engine import (
     NEVER_FITS,
     NO_REASON,
     OK,
+    PASSES_WITHOUT_PROGRESS_MAX,
     QUEUE_FULL,
     REFUSED,
     TOO_LONG,
@@ -45,9 +46,6 @@ from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.base import HeadState, Policy
 from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
-
-PASSES_WITHOUT_PROGRESS_MAX = 10_000
-"""Passes without a token that was never computed before; then the youngest blocked request is refused."""
 
 
 _NO_CAP = 2**62
