@@ -11,6 +11,7 @@ import typer
 from fairreplay import __version__
 from fairreplay.cli import (
     calibrate,
+    capacity,
     check,
     compare,
     demo,
@@ -70,6 +71,7 @@ COMMANDS = (
     export,
     sql,
     calibrate,
+    capacity,
     verify,
     init,
     check,

@@ -8,7 +8,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fairreplay.config import engines
+from fairreplay.config.step_times import hardware_preset
+from fairreplay.config.step_times import preset as step_time_preset
 
 PolicyName = str
 Quantile = Literal["p50", "p90", "p99"]
@@ -31,6 +35,14 @@ def _utc(value: object) -> object:
 
 
 Instant = Annotated[datetime, BeforeValidator(_utc)]
+
+
+def _known_engine(value: str) -> str:
+    engines.minor(value)
+    return value
+
+
+EngineVersion = Annotated[str, AfterValidator(_known_engine)]
 
 
 BEFORE_ALL: Final = datetime(1, 1, 1, tzinfo=UTC)
@@ -76,13 +88,25 @@ class Cost(Table):
     cached: float = Field(0.0, ge=0)
 
 
+STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
+
+
 class StepTime(Table):
     """Seconds of one engine step: ``base + prefill_token*P + decode_sequence*D + context_token*S``."""
 
+    preset: str | None = None
+    """``MODEL/GPU`` (``config.step_times``): where the values come from that are not set beside it."""
     base: float = Field(0.006, ge=0)
     prefill_token: float = Field(4e-5, ge=0)
     decode_sequence: float = Field(3e-5, ge=0)
     context_token: float = Field(3e-8, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("preset"), str):
+            return step_time_preset(values["preset"]).values | values
+        return values
 
 
 class EngineKeys(Table):
@@ -113,6 +137,48 @@ class EngineKeys(Table):
     step_time: StepTime | None = None
 
 
+class Hardware(Table):
+    """``[cluster.hardware]``: one replica's GPUs and model by their figures, for ``capacity``."""
+
+    preset: str | None = None
+    """``MODEL/GPU`` (``config.hardware``): published figures; what is set beside it goes before."""
+    flops_per_s: float | None = Field(None, gt=0)
+    utilization: float = Field(1.0, gt=0, le=1)
+    """The part of ``flops_per_s`` that is attained."""
+    flops_per_token: float | None = Field(None, gt=0)
+    bytes_per_s: float | None = Field(None, gt=0)
+    """Memory bandwidth that is attained."""
+    weight_bytes: float | None = Field(None, gt=0)
+    kv_bytes_per_token: float | None = Field(None, gt=0)
+    offload_blocks: int | None = Field(None, gt=0)
+    """KV blocks that the host's memory holds for requests swapped out."""
+    offload_residence_s: float | None = Field(None, gt=0)
+    """How long a request stays there, on average."""
+    network_bytes_per_s: float | None = Field(None, gt=0)
+    """Bandwidth between prefill and decode, where they are apart."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("preset"), str):
+            return hardware_preset(values["preset"]) | values
+        return values
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Hardware:
+        for one, other in (
+            ("flops_per_s", "flops_per_token"),
+            ("bytes_per_s", "weight_bytes"),
+            ("offload_blocks", "offload_residence_s"),
+        ):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{one} and {other} go together")
+        for name in ("bytes_per_s", "network_bytes_per_s"):
+            if getattr(self, name) is not None and self.kv_bytes_per_token is None:
+                raise ValueError(f"{name} needs kv_bytes_per_token")
+        return self
+
+
 class EngineChange(EngineKeys):
     """A deploy or a rollback: the named settings hold from ``at`` on."""
 
@@ -122,9 +188,11 @@ class EngineChange(EngineKeys):
 class ClusterTable(EngineKeys):
     """``[cluster]`` and ``[models.NAME]``: engine settings, replicas, and what changed when."""
 
-    engine: Literal["vllm-0.33"] | None = None
+    engine: EngineVersion | None = None
+    """The release whose defaults and rules hold (``config.engines``)."""
     replicas: int | None = Field(None, ge=1)
     placement: Literal["round-robin", "logged", "session"] | None = None
+    hardware: Hardware | None = None
     changes: tuple[EngineChange, ...] = ()
 
 
@@ -335,6 +403,15 @@ class Preempt(Table):
         return self
 
 
+class Capacity(Table):
+    """What ``capacity`` asks of the sandbox."""
+
+    scr: float = Field(0.99, gt=0, le=1)
+    """SCR that must be kept."""
+    load: float = Field(1.0, ge=0.1, le=64)
+    """The load that the replicas are counted for, in loads of the trace."""
+
+
 class Weights(Table):
     """``file`` is a CSV of commitments with dates, relative to the config (``config.commitments``)."""
 
@@ -397,6 +474,7 @@ class Config(Table):
     backpressure: Backpressure = Backpressure()
     kv_admission: KvAdmission = KvAdmission()
     preempt: Preempt = Preempt()
+    capacity: Capacity = Capacity()
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
 
     def slo_ttft_ms(self, tenant: str) -> SloTtft | None:
@@ -426,6 +504,7 @@ class Config(Table):
 class Engine(Table):
     """Engine settings with nothing left open: the defaults under ``[cluster]``, ``[models.NAME]`` and changes."""
 
+    version: EngineVersion = engines.LATEST
     policy: PolicyName = "fcfs"
     max_num_seqs: int = 256
     max_num_active_seqs: int | None = None
@@ -439,7 +518,7 @@ class Engine(Table):
     long_prefill_token_threshold_adaptive: bool = False
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
-    """On by default, as in a stock server; prefill-first engines know no such thing."""
+    """On by default from vLLM 0.14 on; prefill-first engines know no such thing."""
     scheduler_reserve_full_isl: bool = True
     batching: Literal["mixed", "prefill-first"] = "mixed"
     prefill_interval: int = 10
@@ -459,9 +538,12 @@ class Engine(Table):
     @classmethod
     def _settle(cls, values: dict[str, Any]) -> dict[str, Any]:
         settled = {key: value for key, value in values.items() if value is not None}
+        lacking = engines.missing(settled.get("version", engines.LATEST), settled)
+        if lacking is not None:
+            raise ValueError(lacking)
         if settled.get("batching") == "prefill-first":
             settled.setdefault("async_scheduling", False)
-        return settled
+        return engines.defaults(settled.get("version", engines.LATEST)) | settled
 
     @model_validator(mode="after")
     def _agree(self) -> Engine:
@@ -492,16 +574,17 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
     keys: dict[str, Any] = {}
     for layer in layers:
         keys |= _set_keys(layer)
+
+    def last(name: str, default: Any) -> Any:
+        return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
+
+    keys["version"] = last("engine", engines.LATEST)
     engine = Engine(**keys)
     listed = sorted((change for layer in layers for change in layer.changes), key=lambda change: change.at)
     changes: list[tuple[datetime, Engine]] = []
     for change in listed:
         keys = keys | _set_keys(change)
         changes.append((change.at, Engine(**keys)))
-
-    def last(name: str, default: Any) -> Any:
-        return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
-
     return Cluster(
         model=model,
         replicas=last("replicas", 1),
