@@ -25,6 +25,7 @@ from fairreplay.cli.period import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from fairreplay.metrics.fidelity import Fidelity
@@ -82,7 +83,7 @@ def replay(
     opened = open_store(store)
     for warning in with_known_policies(settings)[1].values():
         note(warning, quiet=quiet)
-    note_compilation(quiet=quiet)
+    note_compilation(policies, quiet=quiet)
     with progress("replay", "requests", quiet=quiet or json) as told:
         summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), engine=engine, progress=told)
     emitted = None
@@ -133,15 +134,15 @@ def _check_emit(emit: str | None, output: Path | None, policies: list[str], inte
         raise UsageError(f"--emit {emit} writes the steps of one policy: give --policy once")
 
 
-def note_compilation(*, quiet: bool) -> None:
+def note_compilation(policies: Sequence[str] = (), *, quiet: bool) -> None:
     """Compile the engine on its first use, and say why that takes longer and how long it took."""
     from fairreplay.sandbox.compiled import compile_engine, is_compiled
 
-    if is_compiled():
+    if is_compiled(policies):
         return
     note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
     started = time.monotonic()
-    compile_engine()
+    compile_engine(policies)
     note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 

@@ -18,10 +18,11 @@ from fairreplay import __version__
 from fairreplay.causes.episodes import Episode
 from fairreplay.causes.flooding import floods
 from fairreplay.causes.verdict import document as verdict_document
+from fairreplay.config.assumed import assumptions
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
-from fairreplay.report import text
+from fairreplay.report import plotly_js, text
 from fairreplay.report.audit import preemption
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.heat import heat
@@ -99,7 +100,7 @@ def build(
     return {
         "schema_version": SCHEMA_VERSION,
         "title": TITLE,
-        "versions": {"fairreplay": __version__, "plotly": version("plotly"), "polars": version("polars")},
+        "versions": {"fairreplay": __version__, "plotly.js": plotly_js.version(), "polars": version("polars")},
         "period": _period(logged, groups, options),
         "sources": [_source(facts) for facts in sources],
         "redacted": None,
@@ -117,7 +118,7 @@ def build(
         "tenants": tenant_rows(sources, groups, config),
         "types": type_rows(sources, groups),
         "costs": {"estimates": None, "reason": NO_ESTIMATES},
-        "data_quality": data_quality(store, logged.measured.assumptions, idle_share(sources)),
+        "data_quality": data_quality(store, [*logged.measured.assumptions, *assumptions(config)], idle_share(sources)),
         "method": _method(config, options, store, logged),
     }
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from fairreplay.config.durations import window_us
 from fairreplay.config.model import BEFORE_ALL, QUANTILES, Cluster, Config, Engine, EngineChange, resolve_cluster
 from fairreplay.errors import UsageError, nearest
+from fairreplay.sandbox.controls.configured import controls_of
 from fairreplay.sandbox.engine import (
     FLOOR_SCALE,
     MAX_PERIOD_PS,
@@ -49,6 +51,8 @@ HOUR_US: Final = 3_600_000_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LEAST_PROTECTED: Final = Fraction(1, 2)
 MOST_PROTECTED: Final = Fraction(3, 2)
+CONTROLS: Final = "controls"
+"""Who asks for targets where no policy does."""
 RESERVED_TYPE: Final = "chat"
 """Whose tokens ``[floor] reserve_tokens`` keeps."""
 MIN_WEIGHT: Final = Fraction(1, 10**6)
@@ -250,8 +254,10 @@ IS_LOAD: Final = (pl.col("status") != "rejected") & (pl.col("prompt_tokens").fil
 """Rows that load the cluster."""
 
 
-def take_load(frame: pl.DataFrame) -> Load:
+def take_load(frame: pl.DataFrame, *, ordered: bool = False) -> Load:
     """The rows of ``frame`` (canonical columns, at least ``columns_needed``) that load the cluster.
+
+    ``ordered``: the rows stand in the order of ``ORDER`` already, and need not have its columns.
 
     Rows that production refused (``rejected``) and rows without a known, positive prompt length are left out and
     counted. An unknown output length (rows that did not end ``ok``) counts as none.
@@ -259,7 +265,8 @@ def take_load(frame: pl.DataFrame) -> Load:
     Raises:
         UsageError: no row is left, or the arrivals span more time than int64 picoseconds hold.
     """
-    load = frame.filter(IS_LOAD).sort(ORDER)
+    load = frame.filter(IS_LOAD)
+    load = load if ordered else load.sort(ORDER)
     return load_of(load, len(frame) - len(load))
 
 
@@ -329,9 +336,19 @@ def tasks(load: Load, config: Config, policy: Choice, planned: Sequence[Part] | 
         if policy_limits(part.cluster, policy, is_baseline=is_baseline):
             limits = limits or _over_limits(load, planned, config.policy_table("rpm-limit").rpm)
             over_limit = limits[part.model]
+        settings = settings_over_time(part.cluster, config, policy, part, load.start_us)
         plan = Plan(
-            settings=settings_over_time(part.cluster, config, policy, part, load.start_us),
+            settings=settings,
             weights=_weights_over_time(weights, part.tenants, load.start_us),
+            controls=controls_of(
+                part.cluster,
+                config,
+                any(state.policy.preemption_threshold is not None for _, state in settings),
+                part.tenants,
+                part.types,
+                load.start_us,
+                partial(_targets, config, CONTROLS),
+            ),
         )
         made.append(Task(part, plan, weights.by_row, over_limit))
     return tuple(made)
@@ -467,9 +484,16 @@ def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
         quantum=table.quantum,
         predicted_output=table.predicted_output,
         rpm=table.rpm,
-        preemption_threshold=table.preemption_threshold if policy == "priority" else None,
+        preemption_threshold=_threshold(policy, table.preemption_threshold),
         floors=floors,
     )
+
+
+def _threshold(policy: str, threshold: int | None) -> int | None:
+    if threshold is not None and not POLICIES[policy].threshold_unit:
+        preempting = ", ".join(name for name, kind in POLICIES.items() if kind.threshold_unit)
+        raise UsageError(f"policies.{policy}.preemption_threshold: only {preempting} preempt for a head")
+    return threshold
 
 
 def type_floors(config: Config, types: Sequence[str]) -> TypeFloors | None:
@@ -502,8 +526,9 @@ def _targets(config: Config, policy: str, tenant: str) -> tuple[int, int, int]:
     """The tenant's TTFT targets in picoseconds; what lies a day or more away is as good as a day."""
     slo = config.slo_ttft_ms(tenant)
     if slo is None:
+        who = "backpressure and emergency modes need" if policy == CONTROLS else f"policy {policy!r} needs"
         raise UsageError(
-            f"policy {policy!r} needs TTFT targets, and tenant {tenant!r} has none: set [defaults] slo_ttft_ms = "
+            f"{who} TTFT targets, and tenant {tenant!r} has none: set [defaults] slo_ttft_ms = "
             "{ p50 = ..., p90 = ..., p99 = ... }"
         )
     p50, p90, p99 = (min(_picoseconds_of_ms(getattr(slo, q)), DAY_PS) for q in QUANTILES)
@@ -553,6 +578,8 @@ def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
         reserve_full_kv=engine.admission == "reserve",
         victim=engine.victim or "",
         queue_limit=engine.queue_limit or 0,
+        tenant_queue_limit=engine.tenant_queue_limit or 0,
+        queue_time_ps=_picoseconds_of_ms(engine.queue_time_limit_ms or 0.0),
     )
 
 

@@ -85,7 +85,7 @@ def test_every_reading_command_takes_an_address(bucket: ObjectPath, tmp_path: Pa
     common = ("--store", store, "--config", tmp_path / "c.toml")
     run("replay", *common, "--policy", "vtc")
     run("report", *common, "-o", bucket / "page" / "p.html", "--previous", bucket / "reports" / "report.json")
-    assert (bucket / "page" / "p.html").read_bytes().startswith(b"<!doctype html>")
+    assert (bucket / "page" / "p.html").read_bytes()[:15].lower() == b"<!doctype html>"
     for command in (
         ("metrics", "--json"),
         ("episodes", "--json"),

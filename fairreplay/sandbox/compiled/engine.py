@@ -5,7 +5,7 @@ Workload and plan become arrays, the kernel runs over them, and its result array
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -63,6 +63,8 @@ VICTIM_CODES: Final = {
     "priority": at.PRIORITY_VICTIM,
     "least-computed": at.LEAST_VICTIM,
 }
+
+KEEP_RANKS: Final = frozenset(name for name, code in POLICY_CODES.items() if code >= at.KEEPS_RANKS)
 
 Progress = Callable[[int], None]
 """Called now and then with the number of requests that have arrived so far."""
@@ -195,7 +197,7 @@ def _run_plan(
     e[at.PASSES] = PASSES_A_CALL
     e[at.PREFIX_TOKENS] = workload.prefix_block_tokens
     e[at.STEPPER] = address_of("stepper")
-    if any(POLICY_CODES[state.policy.name] >= at.KEEPS_RANKS for _, state in plan.settings):
+    if any(state.policy.name in KEEP_RANKS for _, state in plan.settings):
         e[at.DECIDER] = address_of("decider")
     arrays: dict[int, Int64s | Int32s] = {
         at.TO_RUN: run_,
@@ -236,7 +238,7 @@ def _run_plan(
         at.TO_SUMS: sums,
         at.TO_ROWS: rows,
     }
-    arrays = _link(e, arrays)
+    linked = _link(e, arrays)
     advance = part("kernel")
     done = 0
     while not done:
@@ -245,6 +247,7 @@ def _run_plan(
         e[at.ROWS] = 0
         if progress is not None:
             progress(int(e[at.NEXT_ARRIVAL]))
+    del linked
     if e[at.FAILED]:
         rank = next(state.policy.rank for _, state in plan.settings if state.policy.rank)
         raise failed(rank, int(e[at.FAILED]) - 1, "run it alone with that head's fields to see which")
@@ -271,15 +274,20 @@ def _run_plan(
     return result, StepSums(*columns)
 
 
-def _link(e: Int64s, arrays: dict[int, Int64s | Int32s]) -> dict[int, Int64s | Int32s]:
+def needed_parts(policies: Iterable[str]) -> list[str]:
+    """The parts that replays under ``policies`` call."""
+    return ["kernel", "stepper", *(["decider"] if KEEP_RANKS.intersection(policies) else [])]
+
+
+def _link(e: Int64s, arrays: dict[int, Int64s | Int32s]) -> dict[int, Any]:
     """Tell the parts where the arrays are; what comes back must live as long as they run."""
-    arrays = {place: np.ascontiguousarray(array) for place, array in arrays.items()}
-    for place, array in arrays.items():
+    linked = {place: np.ascontiguousarray(array) for place, array in arrays.items()}
+    for place, array in linked.items():
         if array.dtype != (np.int32 if place == at.TO_WAY else np.int64):
             raise TypeError(f"the engine takes arrays of int64, not of {array.dtype}")
         e[place] = array.ctypes.data
         e[place + 1 : place + 1 + array.ndim] = array.shape
-    return arrays
+    return linked
 
 
 def _compile_ranks(ranks: set[UserRank]) -> dict[UserRank, Any]:
