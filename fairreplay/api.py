@@ -14,21 +14,21 @@ from typing import Final, Literal, cast
 
 import polars as pl
 
-from fairreplay.cli.ingest import document, options_of
-from fairreplay.cli.metrics import slid
-from fairreplay.cli.options import DEFAULT_STORE, DEFAULT_T0, cores
-from fairreplay.cli.period import period
-from fairreplay.cli.report import redaction_of
+from fairreplay.causes.review import slid
+from fairreplay.config.defaults import STORE, T0, cores
+from fairreplay.config.instants import period
 from fairreplay.config.load import load_config, with_floor_mode
 from fairreplay.export.results import Results
 from fairreplay.export.sql import answer
 from fairreplay.metrics.options import hop_us, measure_options
 from fairreplay.report.gather import report_document
 from fairreplay.report.previous import load_previous
+from fairreplay.report.redaction import redaction_of
 from fairreplay.report.write import write_report
 from fairreplay.sandbox.plan import baseline_policy
 from fairreplay.sandbox.replay import replay as run_replay
 from fairreplay.store.ingest import ingest as run_ingest
+from fairreplay.store.ingest_options import document, options_of
 from fairreplay.store.objects import Place, place
 from fairreplay.store.store import open_store
 
@@ -36,7 +36,6 @@ PathLike = str | os.PathLike[str]
 """A file or folder; of a store and a report also ``s3://bucket/prefix``."""
 Instant = str | datetime
 """ISO 8601 text, UTC if it names no zone; a ``datetime`` likewise."""
-STORE: Final = str(DEFAULT_STORE)
 Kind = Literal["windows", "tenants", "types"]
 
 INGEST_SCHEMA: Final[dict[str, pl.DataType]] = {
@@ -76,7 +75,7 @@ def ingest(
     format: str = "auto",  # noqa: A002
     map: PathLike | None = None,  # noqa: A002
     tz: str = "UTC",
-    t0: str = DEFAULT_T0,
+    t0: str = T0,
     tenant: str | None = None,
     tenant_from: str | None = None,
     type: str | None = None,  # noqa: A002
@@ -241,7 +240,7 @@ def report(
         found.config,
         found.asked,
         previous=None if previous is None else load_previous(_place(previous)),
-        redaction=redaction_of(redact, _path(redact_key), quiet=True),
+        redaction=redaction_of(redact, _path(redact_key)),
     )
     return cast(Path, write_report(document, _place(output)).html)  # in a bucket what reads and writes like one
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fairreplay.config.defaults import KEY_VARIABLE, STORE
+
 if TYPE_CHECKING:
     from fairreplay.store.objects import Place as Place
 else:
     Place = Path  # of a parameter with a parser typer does not look at the type
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def place(text: str | Path) -> Place:
@@ -28,7 +24,7 @@ def place(text: str | Path) -> Place:
     return remote(str(text))
 
 
-DEFAULT_STORE: Place = Path("fairreplay-store")
+DEFAULT_STORE: Place = Path(STORE)
 
 StoreOption = Annotated[
     Place,
@@ -81,8 +77,6 @@ EngineOption = Annotated[
     ),
 ]
 
-KEY_VARIABLE = "FAIRREPLAY_PSEUDONYM_KEY"
-DEFAULT_T0 = "1970-01-01T00:00:00Z"
 
 # How logs are read: ``ingest`` and ``review``.
 SourcesArgument = Annotated[

@@ -19,9 +19,9 @@ from fairreplay.cli.options import (
     SinceOption,
     StoreOption,
     UntilOption,
-    cores,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.defaults import cores
+from fairreplay.config.instants import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,10 +10,8 @@ import typer
 
 from fairreplay.cli import console
 from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_document
-from fairreplay.cli.ingest import options_of
 from fairreplay.cli.options import (
     DEFAULT_STORE,
-    DEFAULT_T0,
     ConfigOption,
     EngineOption,
     FormatOption,
@@ -42,10 +40,10 @@ from fairreplay.cli.options import (
     UntilOption,
     WindowOption,
     ZoneOption,
-    cores,
     place,
 )
-from fairreplay.cli.period import length, period
+from fairreplay.config.defaults import T0, cores
+from fairreplay.config.instants import length, period
 
 if TYPE_CHECKING:
     from fairreplay.report.review import Review, Waiting
@@ -93,7 +91,7 @@ def review(
     log_format: FormatOption = "auto",
     map_file: MapOption = None,
     tz: ZoneOption = "UTC",
-    t0: T0Option = DEFAULT_T0,
+    t0: T0Option = T0,
     tenant: TenantOption = None,
     tenant_from: TenantFromOption = None,
     type_: TypeOption = None,
@@ -121,6 +119,7 @@ def review(
     from fairreplay.metrics.options import measure_options
     from fairreplay.report.review import review as run
     from fairreplay.report.review import waiting
+    from fairreplay.store.ingest_options import options_of
 
     check_level(fail_on)
     _check_folder(output)
@@ -186,9 +185,9 @@ def _check_folder(output: Place) -> None:
 
 def document(done: Review) -> dict[str, Any]:
     """The documented keys of ``review --json``."""
-    from fairreplay.cli.ingest import document as ingest_document
     from fairreplay.cli.report import summary
     from fairreplay.report.text import iso
+    from fairreplay.store.ingest_options import document as ingest_document
 
     return {
         "reviewed": True,

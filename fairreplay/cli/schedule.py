@@ -9,7 +9,7 @@ import typer
 
 from fairreplay.cli.console import out, out_json
 from fairreplay.cli.options import DEFAULT_STORE, ConfigOption, JsonOption, Place, QuietOption, StoreOption, place
-from fairreplay.cli.period import length
+from fairreplay.config.instants import length
 from fairreplay.errors import UsageError, nearest
 
 KINDS = ("cron", "systemd", "k8s")
