@@ -105,6 +105,54 @@ class EngineKeys(Table):
     queue_limit: int | None = Field(None, ge=1)
     speed: float | None = Field(None, gt=0)
     step_time: StepTime | None = None
+    precision_switch: Literal["keep", "drop"] | None = None
+
+
+class Disaggregated(Table):
+    """``[cluster.disaggregated]``: a pool that prefills, a pool that decodes, and what the KV between them takes."""
+
+    prefill_replicas: int = Field(ge=1)
+    decode_replicas: int = Field(ge=1)
+    kv_bytes_per_token: int = Field(ge=1, le=10**9)
+    link_bytes_per_s: float | None = Field(None, ge=1)
+    """Of each prefill replica; none: the KV moves in no time."""
+    decode_num_gpu_blocks: int | None = Field(None, ge=2)
+    """None: as ``num_gpu_blocks``."""
+    prefill_budget_ms: SloTtft | None = None
+    """From arrival to first token."""
+    decode_budget_ms: SloTtft | None = None
+    """From first token to finish; consistency of the stages is judged where both budgets are set."""
+
+
+class Speculative(Table):
+    """``[speculative]``: a small model drafts, the model checks; seconds, divided by ``speed`` as all step times."""
+
+    draft_tokens: int = Field(4, ge=0, le=64)
+    acceptance: float = Field(0.7, ge=0, le=1)
+    """Chance that a draft is accepted if those before it are."""
+    types: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    """Acceptance of types that have one of their own."""
+    draft_token: float = Field(0.0, ge=0, le=1)
+    verify_token: float | None = Field(None, ge=0, le=1)
+    """What a draft adds to the model's step; none: as a prefill token."""
+
+
+class MoeType(Table):
+    mean: float | None = Field(None, gt=0, le=1000)
+    spread: float | None = Field(None, ge=0, le=1000)
+
+
+class Moe(Table):
+    """``[moe]``: what a token costs, in units of ``step_time``'s tokens, and how much that varies."""
+
+    mean: float = Field(1.0, gt=0, le=1000)
+    spread: float = Field(0.0, ge=0, le=1000)
+    """Standard deviation."""
+    experts: Literal["independent", "same"] = "independent"
+    """Whether the tokens of a request meet experts of their own or all the same ones."""
+    risk: float = Field(1.0, ge=0, le=1000)
+    """Lambda: by how many spreads a policy that ranks by cost stays on the safe side."""
+    types: dict[str, MoeType] = Field(default_factory=dict)
 
 
 class EngineChange(EngineKeys):
@@ -119,7 +167,14 @@ class ClusterTable(EngineKeys):
     engine: Literal["vllm-0.33"] | None = None
     replicas: int | None = Field(None, ge=1)
     placement: Literal["round-robin", "logged", "session"] | None = None
+    disaggregated: Disaggregated | None = None
     changes: tuple[EngineChange, ...] = ()
+
+    @model_validator(mode="after")
+    def _pools_have_replicas(self) -> ClusterTable:
+        if self.disaggregated and self.replicas is not None:
+            raise ValueError("replicas does not go with disaggregated, whose pools have replicas of their own")
+        return self
 
 
 class TenantChange(Table):
@@ -290,6 +345,8 @@ class PolicyTable(Table):
     """``wfq+edf``: a head whose deadline is closer than this goes first."""
     preemption_threshold: int | None = Field(None, ge=0)
     """``priority``: a request that does not fit takes the place of those whose number is larger by more than this."""
+    by: Literal["prompt", "cost"] = "prompt"
+    """``sjf``, ``wfq`` and ``wfq+edf``: count a prompt's tokens, or what ``[moe]`` expects them to cost."""
     rpm: int = Field(20, ge=1, le=10**9)
     """``rpm-limit``: requests of a tenant that pass in any minute."""
 
@@ -314,6 +371,8 @@ class Config(Table):
     floor: Floor = Floor()
     weights: Weights = Weights()
     emergency: Emergency = Emergency()
+    speculative: Speculative | None = None
+    moe: Moe | None = None
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
 
     def slo_ttft_ms(self, tenant: str) -> SloTtft | None:
@@ -367,12 +426,16 @@ class Engine(Table):
     """A request that arrives at a replica while so many wait is refused."""
     speed: float = 1.0
     step_time: StepTime = StepTime()
+    precision_switch: Literal["keep", "drop"] | None = None
+    """None: requests of all precisions share batches and cache."""
+    speculative: Speculative | None = None
+    moe: Moe | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _settle(cls, values: dict[str, Any]) -> dict[str, Any]:
         settled = {key: value for key, value in values.items() if value is not None}
-        if settled.get("batching") == "prefill-first":
+        if settled.get("batching") == "prefill-first" or "speculative" in settled:
             settled.setdefault("async_scheduling", False)
         return settled
 
@@ -380,6 +443,10 @@ class Engine(Table):
     def _agree(self) -> Engine:
         if self.async_scheduling and self.batching == "prefill-first":
             raise ValueError('async_scheduling = true does not go with batching = "prefill-first"')
+        if self.async_scheduling and self.speculative:
+            raise ValueError("async_scheduling = true does not go with [speculative]")
+        if self.precision_switch and not self.enable_prefix_caching:
+            raise ValueError("precision_switch needs enable_prefix_caching = true")
         return self
 
 
@@ -392,6 +459,15 @@ class Cluster(Table):
     engine: Engine
     changes: tuple[tuple[Instant, Engine], ...]
     """Full settings from each instant on, in time order."""
+    disaggregated: Disaggregated | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Cluster:
+        if self.disaggregated and self.placement == "logged":
+            raise ValueError(
+                'placement = "logged" does not go with disaggregated: set placement = "round-robin" or "session"'
+            )
+        return self
 
 
 def _set_keys(layer: EngineKeys) -> dict[str, Any]:
@@ -402,7 +478,9 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
     """The settings of the replicas that serve ``model``: ``[cluster]`` overridden by ``[models.NAME]``."""
     own = config.models.get(model) if model is not None else None
     layers = [config.cluster] if own is None else [config.cluster, own]
-    keys: dict[str, Any] = {}
+    keys: dict[str, Any] = {"moe": config.moe}
+    if config.speculative and config.speculative.draft_tokens:
+        keys["speculative"] = config.speculative
     for layer in layers:
         keys |= _set_keys(layer)
     engine = Engine(**keys)
@@ -415,9 +493,15 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
     def last(name: str, default: Any) -> Any:
         return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
 
+    disaggregated: Disaggregated | None = last("disaggregated", None)
     return Cluster(
         model=model,
-        replicas=last("replicas", 1),
+        replicas=(
+            last("replicas", 1)
+            if disaggregated is None
+            else disaggregated.prefill_replicas + disaggregated.decode_replicas
+        ),
+        disaggregated=disaggregated,
         placement=last("placement", "round-robin"),
         engine=engine,
         changes=tuple(changes),

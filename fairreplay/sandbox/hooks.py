@@ -35,8 +35,16 @@ def select(workload: Workload, rows: NDArray[np.bool_]) -> Workload:
         request_weight=of(workload.request_weight),
         prefix_start=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[rows])]),
         prefix_ids=of(workload.prefix_ids, np.repeat(rows, lengths)),
-        over_limit=None if workload.over_limit is None else of(workload.over_limit),
+        over_limit=_of_some(workload.over_limit, of),
+        draw=_of_some(workload.draw, of),
+        cost=_of_some(workload.cost, of),
+        precision=_of_some(workload.precision, of),
+        placed=_of_some(workload.placed, of),
     )
+
+
+def _of_some(column: Int64s | None, of: Callable[[Int64s], Int64s]) -> Int64s | None:
+    return None if column is None else of(column)
 
 
 def without_own_weights(workload: Workload) -> Workload:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fairreplay.sandbox.disaggregation import run_pools
 from fairreplay.sandbox.engine import (
     LIVELOCK,
     NEVER,
@@ -39,12 +40,14 @@ from fairreplay.sandbox.engine import (
     check_plan,
     victim_rule,
 )
+from fairreplay.sandbox.extras import MICRO, accepted_drafts, drawn_cost
 from fairreplay.sandbox.floors import Floors
 from fairreplay.sandbox.kv import CountedKv, PrefixKv
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.base import HeadState, Policy
 from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
+from fairreplay.sandbox.speculation import Drafting
 
 PASSES_WITHOUT_PROGRESS_MAX = 10_000
 """Passes without a token that was never computed before; then the youngest blocked request is refused."""
@@ -71,6 +74,8 @@ class _Request:
     best: int = 0
     """Most tokens ever computed: what lies below is recomputed."""
     preemptions: int = 0
+    drafts: int = 0
+    """Tokens drafted for it in the pass at hand (speculation)."""
     admitted: bool = False
     waiting: bool = False
     done: bool = False
@@ -93,10 +98,10 @@ class _Request:
 
 @dataclass(slots=True)
 class _InFlight:
-    """A step that executes: when it ends, and for each request whether it samples and since which preemption count."""
+    """A step that executes: when it ends, and for each request that samples its preemption count and the samples."""
 
     end: int
-    outputs: list[tuple[_Request, int]] = field(default_factory=list)
+    outputs: list[tuple[_Request, int, int]] = field(default_factory=list)
 
 
 def run(
@@ -112,9 +117,13 @@ def run(
             logs); passes are then numbered so that idle gaps are jumped over.
 
     Raises:
-        ValueError: the plan contradicts itself (see ``check_plan``).
+        ValueError: the plan contradicts itself (see ``check_plan``), or it has two pools and ``on_step`` is given.
     """
     check_plan(plan)
+    if plan.disaggregated:
+        if on_step or arrival_step is not None:
+            raise ValueError("the steps of two pools are no single log")
+        return run_pools(workload, plan, run)
     engine = _Engine(workload, plan, on_step, arrival_step)
     engine.run()
     return engine.result()
@@ -161,6 +170,9 @@ class _Engine:
         self.recomputed = np.zeros(count, np.int64)
         self.cached = np.zeros(count, np.int64)
         self.computed = np.zeros(count, np.int64)
+        self.switched = np.zeros(count, np.int64)
+        self.precision = NEVER
+        self.drafting = Drafting(workload) if self.settings.speculation else None
         # what the pass at hand did, for the decision log
         self.scheduled: list[tuple[int, int, int]] = []
         self.arrived: list[int] = []
@@ -206,18 +218,20 @@ class _Engine:
             self.clock = max(self.clock, int(self.workload.arrival_ps[upcoming]))
 
     def _take_arrivals(self) -> None:
+        workload = self.workload
         due = self.arrival_step if self.arrival_step is not None else self.workload.arrival_ps
         now = self.passes if self.arrival_step is not None else self.clock
         while len(self.requests) < len(self.workload) and due[len(self.requests)] <= now:
             index = len(self.requests)
-            prompt = int(self.workload.prompt_tokens[index])
+            prompt = int(workload.prompt_tokens[index])
             request = _Request(
                 index=index,
                 prompt=prompt,
                 output=min(int(self.workload.output_tokens[index]), max(0, self.settings.max_model_len - prompt)),
                 priority=int(self.workload.priority[index]),
                 arrival=int(self.workload.arrival_ps[index]),
-                known=prompt,
+                known=prompt + workload.handed_over,
+                best=prompt * workload.handed_over,
             )
             self.requests.append(request)
             self.arrived.append(index)
@@ -338,7 +352,12 @@ class _Engine:
         while index < len(queue) and budget > 0:
             request = queue[index]
             index += 1
-            tokens = min(request.todo, cap, budget, self.settings.max_model_len - request.computed - 1)
+            todo = request.todo
+            drafts = 0
+            if self.settings.speculation and todo and not request.prefilling:
+                drafts = self.settings.speculation.drafts
+                todo += min(self._accepted_drafts(request), request.output - request.sampled - 1)
+            tokens = min(todo, cap, budget, self.settings.max_model_len - request.computed - 1)
             if tokens <= 0:
                 continue
             needed = self._blocks(request.computed + tokens) - self.kv.owned(request.index)
@@ -361,6 +380,7 @@ class _Engine:
                     self.kv.grow(request.index, needed)
                 self.kv.fill(request.index, min(request.computed + tokens, request.known))
                 request.tokens = tokens
+                request.drafts = drafts
                 batch.append(request)
                 budget -= tokens
                 continue
@@ -382,11 +402,15 @@ class _Engine:
                 break
             hit = self.kv.hit(request.index, request.known)
             cached = hit.count * settings.block_size
-            wanted = min(request.known - cached, self.pass_cap)
+            is_handed = self.workload.handed_over and not request.preemptions
+            computed = request.prompt if is_handed else cached
+            if settings.precision_switch and self.running and self._precision(index) != self.precision:
+                break
+            wanted = min(request.known - computed, self.pass_cap)
             if wanted > budget and not settings.enable_chunked_prefill:
                 break
             tokens = min(wanted, budget)
-            blocks = self._blocks(self._final_tokens(request) if settings.reserve_full_kv else cached + tokens)
+            blocks = self._blocks(self._final_tokens(request) if settings.reserve_full_kv else computed + tokens)
             checked = max(blocks, self._blocks(request.known)) if settings.scheduler_reserve_full_isl else blocks
             watermark = settings.watermark_blocks if self.running else 0
             if checked - hit.count + hit.evictable + watermark > self.kv.free:
@@ -394,10 +418,13 @@ class _Engine:
             if not request.admitted:
                 self.policy.on_admit(request.index, cached)
             self._leave_queue(request)
+            if settings.precision_switch:
+                self._switch_precision(index)
             self.kv.admit(request.index, hit, blocks)
-            request.computed = cached
+            request.computed = computed
             request.tokens = tokens
-            self.kv.fill(request.index, min(cached + tokens, request.known))
+            request.drafts = 0
+            self.kv.fill(request.index, min(computed + tokens, request.known))
             self.admitted.append((request.index, cached, int(request.admitted)))
             if not request.admitted:
                 request.admitted = True
@@ -441,8 +468,9 @@ class _Engine:
         settings = self.settings
         hit = self.kv.hit(head.index, head.known)
         cached = hit.count * settings.block_size
-        tokens = min(head.known - cached, settings.max_num_batched_tokens)
-        blocks = self._blocks(self._final_tokens(head) if settings.reserve_full_kv else cached + tokens)
+        computed = head.prompt if self.workload.handed_over and not head.preemptions else cached
+        tokens = min(head.known - computed, settings.max_num_batched_tokens)
+        blocks = self._blocks(self._final_tokens(head) if settings.reserve_full_kv else computed + tokens)
         if settings.scheduler_reserve_full_isl:
             blocks = max(blocks, self._blocks(head.known))
         watermark = settings.watermark_blocks if self.running else 0
@@ -498,13 +526,18 @@ class _Engine:
         if progress:
             self.idle_passes = 0
         duration = _step_ps(self.settings.step_time, prefill_tokens, decodes, context)
+        if self.settings.moe:
+            duration = _step_ps(self.settings.step_time, 0, 0, context) + sum(map(self._drawn_ps, batch))
+        if self.drafting and self.settings.speculation:
+            duration += self.drafting.step_ps(self.settings.speculation, [(r.index, r.drafts, r.tokens) for r in batch])
         if self.on_step:
             self.scheduled = [(r.index, r.tokens, int(r.prefilling)) for r in batch]
         for request in batch:
             request.computed += request.tokens
-            if request.computed == request.known + request.in_flight:
-                step.outputs.append((request, request.preemptions))
-                request.in_flight += 1 if request.output else 0
+            samples = request.computed - request.known - request.in_flight + 1
+            if samples > 0:
+                step.outputs.append((request, request.preemptions, samples))
+                request.in_flight += samples if request.output else 0
         step.end = max(self.clock, self.busy_until) + duration
         self.busy_until = step.end
         self.flying.append(step)
@@ -513,20 +546,20 @@ class _Engine:
     def _take_output(self, step: _InFlight) -> None:
         """Deliver the step's samples in batch order; finished requests give their blocks back at once."""
         self.clock = step.end
-        for request, preemptions in step.outputs:
+        for request, preemptions, samples in step.outputs:
             if request.done:
                 continue
             index = request.index
             if request.output:
-                request.known += 1
+                request.known += samples
                 if request.preemptions == preemptions:
-                    request.in_flight -= 1
+                    request.in_flight -= samples
                     if request.sampled < request.output:
                         self.kv.fill(index, min(request.computed - request.in_flight, request.known))
-                self.policy.on_tokens(index, 1)
+                self.policy.on_tokens(index, samples)
                 if self.floors:
-                    self.floors.on_tokens(index, 1)
-            if self.first_token_ps[index] == NEVER:
+                    self.floors.on_tokens(index, samples)
+            if request.sampled <= 1:
                 self.first_token_ps[index] = self.clock
                 self.policy.on_first_token(index, self.clock - request.arrival)
             if request.sampled >= request.output:
@@ -574,6 +607,33 @@ class _Engine:
         self._refuse(request, LIVELOCK)
 
     # ---- small pieces ---------------------------------------------------------------------------------------------
+
+    def _accepted_drafts(self, request: _Request) -> int:
+        assert self.settings.speculation
+        assert self.workload.draw is not None
+        kind, seed = int(self.workload.type[request.index]), int(self.workload.draw[request.index])
+        return accepted_drafts(self.settings.speculation, kind, seed, request.sampled)
+
+    def _drawn_ps(self, request: _Request) -> int:
+        """What the tokens of ``request`` take of a step whose experts differ in cost."""
+        assert self.settings.moe
+        assert self.workload.draw is not None
+        time, tokens = self.settings.step_time, request.tokens if request.prefilling else 1
+        kind, seed = int(self.workload.type[request.index]), int(self.workload.draw[request.index])
+        cost = drawn_cost(self.settings.moe, kind, seed, request.computed, tokens)
+        return (time.prefill_token if request.prefilling else time.decode_sequence) * cost // MICRO
+
+    def _precision(self, index: int) -> int:
+        assert self.workload.precision is not None
+        return int(self.workload.precision[index])
+
+    def _switch_precision(self, index: int) -> None:
+        """The batch has the precision of ``index``, which is admitted; if the last one had another, nobody runs now."""
+        if self.precision not in (NEVER, self._precision(index)):
+            self.switched[index] = 1
+            if self.settings.precision_switch == "drop" and isinstance(self.kv, PrefixKv):
+                self.kv.forget_all()
+        self.precision = self._precision(index)
 
     def _enqueue(self, request: _Request) -> None:
         request.waiting = True
@@ -626,6 +686,7 @@ class _Engine:
     def result(self) -> EngineResult:
         for request in self.requests:
             self.preemptions[request.index] = request.preemptions
+        details = {"switched": self.switched} if self.settings.precision_switch else {}
         return EngineResult(
             scheduled_ps=self.scheduled_ps,
             first_token_ps=self.first_token_ps,
@@ -638,6 +699,7 @@ class _Engine:
             computed_tokens=self.computed,
             steps=self.steps,
             end_ps=self.clock,
+            details=details | (self.drafting.details() if self.drafting else {}),
         )
 
 

@@ -1,4 +1,4 @@
-"""Shortest prompt first: a rule that starves long requests."""
+"""Shortest prompt first, or the one expected to cost least: a rule that starves long requests."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from fairreplay.sandbox.policies.base import Policy
 
 class Sjf(Policy):
     def rank(self, request: int) -> int:
-        return int(self.workload.prompt_tokens[request])
+        return self.prompt_cost(request)
