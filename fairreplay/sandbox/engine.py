@@ -190,6 +190,9 @@ class EngineSettings:
     has another precision than the last one, ``drop`` forgets the whole prefix cache. Empty: precision is not looked at.
     """
 
+    def has_extras(self) -> bool:
+        return bool(self.speculation or self.moe or self.precision_switch)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -201,6 +204,10 @@ class Plan:
     """(from ``at_ps`` on, inverse weight by tenant index), in time order, same rule."""
     disaggregated: Disaggregated | None = None
     """Two pools of replicas serve the workload instead of one replica (``disaggregation``)."""
+
+    def has_extras(self) -> bool:
+        """Whether anything of ``extras`` or a precision switch is in force."""
+        return self.disaggregated is not None or any(state.has_extras() for _, state in self.settings)
 
 
 @dataclass(frozen=True)
@@ -233,6 +240,7 @@ class Workload:
     """Cost of each prompt that policies rank ``by_cost``, in millionths of a token."""
     precision: Int64s | None = None
     """Index of each request's precision, for ``precision_switch``."""
+    precisions: tuple[str, ...] = ()
     placed: Int64s | None = None
     """Prefill replica of each request, for two pools; None: round-robin."""
     handed_over: bool = False
@@ -264,9 +272,10 @@ class EngineResult:
     """By request, for what is in force: ``DETAILS_OF_SPECULATION``, ``disaggregation.DETAILS``."""
 
 
-DETAILS_OF_SPECULATION: Final = ("drafted", "rejected", "decode_steps", "held_up_ps", "imposed_ps")
-"""Drafts; those that gave no token; target steps that drafts went with; time that rejected drafts of other tenants
-added to its steps; time that its own added to the steps of other tenants' requests, summed over these."""
+DETAILS_OF_SPECULATION: Final = ("drafted", "rejected", "decode_steps", "wasted_ps", "held_up_ps", "imposed_ps")
+"""Drafts; those that gave no token; target steps that drafts went with; time of the target on rejected drafts; time that
+rejected drafts of other tenants added to its steps; time that its own added to the steps of other tenants' requests,
+summed over these. The last two count the draft model's time too."""
 
 
 @dataclass

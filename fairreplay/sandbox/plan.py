@@ -718,6 +718,7 @@ def _workload(part: pl.DataFrame, config: Config, start_us: int, cluster: Cluste
     kind, prompt = _index(part["type"], types), part["prompt_tokens"].cast(pl.Int64).to_numpy()
     engine = cluster.engine
     precision: Int64s | None = None
+    precisions: tuple[str, ...] = ()
     if engine.precision_switch:
         spoken = part["precision"].fill_null("")
         precisions = _names(spoken)
@@ -742,6 +743,7 @@ def _workload(part: pl.DataFrame, config: Config, start_us: int, cluster: Cluste
         draw=_draws(part) if moe or engine.speculative else None,
         cost=_costs(moe, _millionths(config.moe.risk), kind, prompt) if moe and config.moe else None,
         precision=precision,
+        precisions=precisions,
     )
 
 

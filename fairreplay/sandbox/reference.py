@@ -42,7 +42,7 @@ from fairreplay.sandbox.engine import (
 )
 from fairreplay.sandbox.extras import MICRO, accepted_drafts, drawn_cost
 from fairreplay.sandbox.floors import Floors
-from fairreplay.sandbox.kv import CountedKv, PrefixKv
+from fairreplay.sandbox.kv import NO_HIT, CountedKv, PrefixKv
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.base import HeadState, Policy
 from fairreplay.sandbox.policies.user import User
@@ -400,7 +400,7 @@ class _Engine:
             request = self.requests[index]
             if self.yielded and index != self.made_room_for:
                 break
-            hit = self.kv.hit(request.index, request.known)
+            hit = NO_HIT if self._drops_cache(index) else self.kv.hit(request.index, request.known)
             cached = hit.count * settings.block_size
             is_handed = self.workload.handed_over and not request.preemptions
             computed = request.prompt if is_handed else cached
@@ -627,12 +627,17 @@ class _Engine:
         assert self.workload.precision is not None
         return int(self.workload.precision[index])
 
+    def _drops_cache(self, index: int) -> bool:
+        """Whether a batch with ``index`` would find nothing cached, because it has another precision than the last."""
+        if self.settings.precision_switch != "drop":
+            return False
+        return self.precision not in (NEVER, self._precision(index))
+
     def _switch_precision(self, index: int) -> None:
         """The batch has the precision of ``index``, which is admitted; if the last one had another, nobody runs now."""
-        if self.precision not in (NEVER, self._precision(index)):
-            self.switched[index] = 1
-            if self.settings.precision_switch == "drop" and isinstance(self.kv, PrefixKv):
-                self.kv.forget_all()
+        self.switched[index] |= self.precision not in (NEVER, self._precision(index))
+        if self._drops_cache(index) and isinstance(self.kv, PrefixKv):
+            self.kv.forget_all()
         self.precision = self._precision(index)
 
     def _enqueue(self, request: _Request) -> None:

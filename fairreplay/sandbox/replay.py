@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -49,6 +49,9 @@ from fairreplay.sandbox.pool import Progress, Watch, run_tasks
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.store.store import Store
 from fairreplay.trace.schema import TIMESTAMP
+
+if TYPE_CHECKING:
+    from fairreplay.sandbox.accounts import Account
 
 US_PER_SECOND: Final = 1_000_000
 KEPT_COLUMNS: Final = ("request_id", "arrived_at", "prompt_tokens", "output_tokens")
@@ -86,6 +89,8 @@ class Replayed:
     requests: pl.DataFrame
     steps: pl.DataFrame
     engine_s: float
+    accounts: tuple[Account, ...] = ()
+    """Of each replica, where pools, drafts, experts or precisions are in force."""
 
 
 def replay(
@@ -265,10 +270,20 @@ def _run_shard(load: Load, shard: Shard, watch: Watch | None) -> Replayed:
     offset_ps = load.start_us % US_PER_SECOND * PS_PER_US
     try:
         result, sums = run_with_sums(shard.workload, shard.plan, offset_ps, progress=watch)
+        accounts = (_account(shard, result, watch),) if shard.plan.has_extras() else ()
     except OverflowError as error:
         raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
     engine_s = time.perf_counter() - started
-    return Replayed(_request_rows(load, shard, result), _step_rows(shard, load.start_us, sums), engine_s)
+    return Replayed(_request_rows(load, shard, result), _step_rows(shard, load.start_us, sums), engine_s, accounts)
+
+
+def _account(shard: Shard, result: EngineResult, watch: Watch | None) -> Account:
+    """What the replay will say of pools, drafts, experts and precisions; simulates once more where that compares."""
+    from fairreplay.sandbox.accounts import Account, plainer
+
+    without = plainer(shard.workload, shard.plan)
+    other = None if without is None else run_with_sums(*without, progress=watch)[0]
+    return Account(shard.model, shard.workload, shard.plan, result, other)
 
 
 def _gathered(replicas: Sequence[Replayed]) -> Replayed:
@@ -277,6 +292,7 @@ def _gathered(replicas: Sequence[Replayed]) -> Replayed:
         requests=rows.select(pl.col(name).cast(dtype) for name, dtype in REPLAY_SCHEMA.items()),
         steps=pl.concat(one.steps for one in replicas),
         engine_s=sum(one.engine_s for one in replicas),
+        accounts=tuple(account for one in replicas for account in one.accounts),
     )
 
 
@@ -366,7 +382,16 @@ def _meta(
         "ok": int((status == "ok").sum()),
         "rejected": int((status == "rejected").sum()),
         "preemptions": int(replayed.requests["preemptions"].cast(pl.Int64).sum()),
+        **_cluster(replayed.accounts),
     }
+
+
+def _cluster(accounts: Sequence[Account]) -> dict[str, object]:
+    if not accounts:
+        return {}
+    from fairreplay.sandbox.accounts import tables
+
+    return {"cluster": tables(accounts)}
 
 
 def _summary(meta: dict[str, Any], load: Load, replayed: Replayed, wall_s: float) -> ReplaySummary:

@@ -34,6 +34,7 @@ class Drafting:
                 self._sums["drafted"][request] += drafts
                 self._sums["rejected"][request] += rejected
                 self._sums["decode_steps"][request] += 1
+                self._sums["wasted_ps"][request] += rejected * speculation.verify_ps
                 rejected_of[self._tenant[request]] += rejected
                 others = len(batch) - requests_of[self._tenant[request]]
                 self._sums["imposed_ps"][request] += rejected * others * _draft_ps(speculation)
