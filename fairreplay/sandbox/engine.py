@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fairreplay.sandbox.extras import Disaggregated, Moe, Speculation
 
 Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 
 PS_PER_SECOND: Final = 10**12
 PS_PER_US: Final = 10**6
@@ -33,6 +34,9 @@ NO_CAP: Final = 2**62
 
 FLOOR_SCALE: Final = 2**20
 """A type's floor is its share of the tokens served, times this."""
+
+PASSES_WITHOUT_PROGRESS_MAX: Final = 10_000
+"""Passes without a token that was never computed before; then the youngest blocked request is refused."""
 
 OK: Final = 0
 REFUSED: Final = 1

@@ -25,6 +25,7 @@ from fairreplay.sandbox.engine import (
     NEVER_FITS,
     NO_REASON,
     OK,
+    PASSES_WITHOUT_PROGRESS_MAX,
     QUEUE_FULL,
     REFUSED,
     TOO_LONG,
@@ -48,9 +49,6 @@ from fairreplay.sandbox.policies.base import HeadState, Policy
 from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
 from fairreplay.sandbox.speculation import Drafting
-
-PASSES_WITHOUT_PROGRESS_MAX = 10_000
-"""Passes without a token that was never computed before; then the youngest blocked request is refused."""
 
 
 _NO_CAP = 2**62

@@ -20,7 +20,7 @@ import polars as pl
 
 from fairreplay.config.model import ClusterTable, Config, Tenant, resolve_cluster
 from fairreplay.errors import UsageError
-from fairreplay.sandbox.compiled import KINDS, StepSums, compile_rank, run_with_sums
+from fairreplay.sandbox.compiled import KINDS, StepSums, run_with_sums
 from fairreplay.sandbox.engine import (
     NEVER,
     PS_PER_US,
@@ -124,6 +124,8 @@ def replay(
         for policy in chosen:
             tasks += shards(load, config, policy, replicas)
             if isinstance(policy, UserRank):
+                from fairreplay.sandbox.compiled.user_rank import compile_rank
+
                 compile_rank(policy)
                 try_rank(policy, tasks[-1].workload)
         count = len(replicas)

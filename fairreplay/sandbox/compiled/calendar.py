@@ -10,8 +10,6 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined, trailing_zeros
 from fairreplay.sandbox.engine import Int64s
 
-PLACES_MIN = 64 * 64
-
 
 @inlined
 def enter(e: Int64s, run: Int64s, calendar: Int64s, marks: Int64s, slot: int) -> None:

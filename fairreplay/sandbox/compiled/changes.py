@@ -9,7 +9,7 @@ from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, refuse, victim_of
 from fairreplay.sandbox.compiled.prefix import resize_cache
 from fairreplay.sandbox.compiled.segments import bury_run, resize_runs
-from fairreplay.sandbox.compiled.service import Int32s, ask, queue_of
+from fairreplay.sandbox.compiled.service import ask, queue_of
 from fairreplay.sandbox.compiled.waiting import (
     clear_queues,
     greet,
@@ -18,7 +18,7 @@ from fairreplay.sandbox.compiled.waiting import (
     remove,
     waits,
 )
-from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, QUEUE_FULL, RATE_LIMITED, TOO_LONG, Int64s
+from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, QUEUE_FULL, RATE_LIMITED, TOO_LONG, Int32s, Int64s
 
 
 @inlined

@@ -21,8 +21,8 @@ from fairreplay.sandbox.compiled.members import (
     queue_at,
     release_counted,
 )
-from fairreplay.sandbox.compiled.service import Int32s, ask, inverse_weight, owner_of
-from fairreplay.sandbox.engine import Int64s
+from fairreplay.sandbox.compiled.service import ask, inverse_weight, owner_of
+from fairreplay.sandbox.engine import Int32s, Int64s
 
 
 @inlined

@@ -13,11 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.calendar import PLACES_MIN
-from fairreplay.sandbox.compiled.kernel import advance
-from fairreplay.sandbox.compiled.ranking import GROUP
-from fairreplay.sandbox.compiled.service import Int32s
-from fairreplay.sandbox.compiled.user_rank import compile_rank
+from fairreplay.sandbox.compiled.parts import address_of, part
 from fairreplay.sandbox.distinct import distinct_columns
 from fairreplay.sandbox.engine import (
     NEVER,
@@ -27,6 +23,7 @@ from fairreplay.sandbox.engine import (
     WEIGHT_SCALE,
     EngineResult,
     EngineSettings,
+    Int32s,
     Int64s,
     Plan,
     PolicySpec,
@@ -144,8 +141,7 @@ def _run_plan(
     prefix_caching: int,
 ) -> tuple[EngineResult, StepSums]:
     count = len(workload)
-    ranks = {state.policy.rank for _, state in plan.settings if state.policy.rank}
-    callbacks = {rank: compile_rank(rank) for rank in sorted(ranks, key=lambda rank: (rank.name, rank.digest))}
+    callbacks = _compile_ranks({state.policy.rank for _, state in plan.settings if state.policy.rank})
     addresses = {rank: int(callback.address) for rank, callback in callbacks.items()}
     settings, queue_rows, queue_facts = _settings_table(workload, plan, addresses)
     settings[:, at.PREFIX - at.SETTINGS] = prefix_caching
@@ -178,17 +174,17 @@ def _run_plan(
     out[at.STATUS] = UNFINISHED
     way: Int32s = np.zeros(count * at.WAY, np.int32)
     kept = np.zeros(count * at.KEPT, np.int64)
-    entries = queue_facts.shape[2]
+    entries = queue_facts.shape[1]
     queues = np.zeros(entries * at.QUEUE, np.int64)
     active = np.zeros(2 * entries, np.int64)
-    ranks = np.zeros(2 * entries + 2 * -(-entries // GROUP), np.int64)
+    ranks = np.zeros(2 * entries + 2 * -(-entries // at.GROUP), np.int64)
     e[at.STALE_AT] = entries
     head = np.zeros(at.HEAD_FIELDS + 1, np.int64)
     histories = [state.policy.history for _, state in plan.settings if state.policy.name == "quantile"]
     misses = np.zeros(max(histories, default=0) * len(workload.tenants) or 1, np.int64)
     blocks, table, own, found, chains, chain_table = _prefix_cache(e, workload, plan, cut, slots, prefix_caching)
     longest = int(cut.max(initial=0))
-    calendar = np.zeros(max(PLACES_MIN, 1 << (longest + 1).bit_length()), np.int64)
+    calendar = np.zeros(max(at.PLACES_MIN, 1 << (longest + 1).bit_length()), np.int64)
     marks = np.zeros((len(calendar) >> 6) + (len(calendar) >> 12), np.int64)
     phases = np.zeros(2 * first.block_size, np.int64)
     sums = np.zeros(3 * at.SUMS, np.int64)
@@ -196,18 +192,55 @@ def _run_plan(
     gathered: list[Int64s] = []
     weights_at = np.array([at_ps for at_ps, _ in plan.weights], np.int64)
     weights = np.array([inverse for _, inverse in plan.weights], np.int64).reshape(len(plan.weights), -1)
-    arrival, prompt, priority = map(_read_only, (workload.arrival_ps, workload.prompt_tokens, workload.priority))
-    request_weight = _read_only(workload.request_weight)
-    prefix_start, prefix_ids = map(_read_only, (workload.prefix_start, workload.prefix_ids))
-    _link(e, plan, queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights, ranks)
-    done = False
+    e[at.PASSES] = PASSES_A_CALL
+    e[at.PREFIX_TOKENS] = workload.prefix_block_tokens
+    e[at.STEPPER] = address_of("stepper")
+    if any(POLICY_CODES[state.policy.name] >= at.KEEPS_RANKS for _, state in plan.settings):
+        e[at.DECIDER] = address_of("decider")
+    arrays: dict[int, Int64s | Int32s] = {
+        at.TO_RUN: run_,
+        at.TO_FREE_SLOTS: free_slots,
+        at.TO_BATCH: batch,
+        at.TO_FLIGHTS: flights,
+        at.TO_PARTS: parts,
+        at.TO_DUES: dues,
+        at.TO_CALENDAR: calendar,
+        at.TO_MARKS: marks,
+        at.TO_PHASES: phases,
+        at.TO_OUT: out,
+        at.TO_WAY: way,
+        at.TO_KEPT: kept,
+        at.TO_QUEUES: queues,
+        at.TO_ACTIVE: active,
+        at.TO_RANKS: ranks,
+        at.TO_MISSES: misses,
+        at.TO_HEAD: head,
+        at.TO_QUEUE_ROWS: queue_rows,
+        at.TO_QUEUE_FACTS: queue_facts,
+        at.TO_BLOCKS: blocks,
+        at.TO_TABLE: table,
+        at.TO_OWN: own,
+        at.TO_FOUND: found,
+        at.TO_CHAINS: chains,
+        at.TO_CHAIN_TABLE: chain_table,
+        at.TO_PREFIX_START: workload.prefix_start,
+        at.TO_PREFIX_IDS: workload.prefix_ids,
+        at.TO_SETTINGS: settings,
+        at.TO_WEIGHTS_AT: weights_at,
+        at.TO_WEIGHTS: weights,
+        at.TO_ARRIVAL: workload.arrival_ps,
+        at.TO_PROMPT: workload.prompt_tokens,
+        at.TO_CUT: cut,
+        at.TO_PRIORITY: workload.priority,
+        at.TO_REQUEST_WEIGHT: workload.request_weight,
+        at.TO_SUMS: sums,
+        at.TO_ROWS: rows,
+    }
+    arrays = _link(e, arrays)
+    advance = part("kernel")
+    done = 0
     while not done:
-        done = advance(
-            e, run_, free_slots, batch, flights, parts, dues, calendar, marks, phases, out, way, kept, queues, active,
-            head, queue_rows, queue_facts, blocks, table, own, found, chains, chain_table, prefix_start,
-            prefix_ids, workload.prefix_block_tokens, settings, weights_at, weights, arrival, prompt, cut, priority,
-            request_weight, sums, rows, PASSES_A_CALL,
-        )  # fmt: skip
+        done = advance(e.ctypes.data, 0, 0, 0, 0)
         gathered.append(rows[: e[at.ROWS]].copy())
         e[at.ROWS] = 0
         if progress is not None:
@@ -238,37 +271,24 @@ def _run_plan(
     return result, StepSums(*columns)
 
 
-def _link(
-    e: Int64s,
-    plan: Plan,
-    queues: Int64s,
-    active: Int64s,
-    way: Int32s,
-    kept: Int64s,
-    misses: Int64s,
-    arrival: Int64s,
-    prompt: Int64s,
-    cut: Int64s,
-    request_weight: Int64s,
-    weights: Int64s,
-    ranks: Int64s,
-) -> None:
-    """Tell the kernel where the decider is, if any policy of ``plan`` needs it, and the decider where things are."""
-    if all(POLICY_CODES[state.policy.name] < at.KEEPS_RANKS for _, state in plan.settings):
-        return
-    from fairreplay.sandbox.compiled.decider import decider
-
-    e[at.DECIDER] = decider().address
-    linked: tuple[Any, ...] = (queues, active, way, kept, misses, arrival, prompt, cut, request_weight, weights, ranks)
-    for place, array in enumerate(linked):
-        e[at.LINKS + place] = array.ctypes.data
+def _link(e: Int64s, arrays: dict[int, Int64s | Int32s]) -> dict[int, Int64s | Int32s]:
+    """Tell the parts where the arrays are; what comes back must live as long as they run."""
+    arrays = {place: np.ascontiguousarray(array) for place, array in arrays.items()}
+    for place, array in arrays.items():
+        if array.dtype != (np.int32 if place == at.TO_WAY else np.int64):
+            raise TypeError(f"the engine takes arrays of int64, not of {array.dtype}")
+        e[place] = array.ctypes.data
+        e[place + 1 : place + 1 + array.ndim] = array.shape
+    return arrays
 
 
-def _read_only(numbers: Int64s) -> Int64s:
-    """A view that cannot be written: to Numba that is another type, and there shall be one kernel for all workloads."""
-    view = numbers.view()
-    view.flags.writeable = False
-    return view
+def _compile_ranks(ranks: set[UserRank]) -> dict[UserRank, Any]:
+    """Callbacks of users' ranks; Numba compiles them, in this process and each time."""
+    if not ranks:
+        return {}
+    from fairreplay.sandbox.compiled.user_rank import compile_rank
+
+    return {rank: compile_rank(rank) for rank in sorted(ranks, key=lambda rank: (rank.name, rank.digest))}
 
 
 def _check_counters(workload: Workload, plan: Plan) -> None:
@@ -342,12 +362,13 @@ def _settings_table(workload: Workload, plan: Plan, addresses: dict[UserRank, in
         tenants = len(workload.tenants)
         _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address, tenants)
     widest = max(kept.facts.shape[1] for kept in queues.values())
-    facts = np.zeros((len(queues), at.QUEUE_FACTS, widest), np.int64)
+    facts = np.zeros((len(queues) * at.QUEUE_FACTS, widest), np.int64)
     rows = np.zeros(
         (len(queues), len(workload) if any(kept.number is not None for kept in queues.values()) else 1), np.int64
     )
     for number, kept in enumerate(queues.values()):
-        facts[number, :, : kept.facts.shape[1]] = kept.facts
+        first = number * at.QUEUE_FACTS
+        facts[first : first + at.QUEUE_FACTS, : kept.facts.shape[1]] = kept.facts
         if kept.number is not None:
             rows[number] = kept.number
     return table, rows, facts

@@ -9,9 +9,8 @@ from fairreplay.sandbox.compiled.jit import compiled
 from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt
 from fairreplay.sandbox.compiled.prefix import look_up
 from fairreplay.sandbox.compiled.segments import look_up_run
-from fairreplay.sandbox.compiled.service import Int32s
 from fairreplay.sandbox.compiled.waiting import next_queue
-from fairreplay.sandbox.engine import Int64s
+from fairreplay.sandbox.engine import Int32s, Int64s
 
 
 @compiled

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import llvmlite.ir
+import numpy as np
+
+from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.parts import PART
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -35,17 +41,20 @@ with _without(UNNEEDED):
         importlib.import_module(part)
 
 
+IS_PYTHON: Final = bool(numba.config.DISABLE_JIT)
+"""NUMBA_DISABLE_JIT=1: all parts run as plain Python, slowly, for a debugger."""
+
 _OPTIONS: Final = {
     "nogil": True,
     "error_model": "numpy",
     "_nrt": False,  # no function here makes an array, and counting references to them takes most of the time
-    "no_cpython_wrapper": True,  # the kernel is all that Python calls
+    "no_cpython_wrapper": True,  # parts are called by their address alone
     "no_cfunc_wrapper": True,
 }
 
 
 def compiled(function: Function) -> Function:
-    """Compiled as part of the kernel that calls it."""
+    """Compiled as part of what calls it."""
     return numba.njit(**_OPTIONS)(function)
 
 
@@ -54,7 +63,16 @@ def inlined(function: Function) -> Function:
     return numba.njit(**_OPTIONS, forceinline=True)(function)
 
 
-@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def instruction(python: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """A function of which compiled code knows the instructions, and what does the same in Python."""
+
+    def choose(function: Callable[..., Any]) -> Any:
+        return python if IS_PYTHON else numba.extending.intrinsic(function)
+
+    return choose
+
+
+@instruction(lambda _array, _index: None)
 def prefetch(_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     """Start to load ``array[index]`` into the cache, for later."""
 
@@ -73,11 +91,11 @@ def prefetch(_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     return numba.types.void(array, numba.types.int64), generate
 
 
-@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+@instruction(lambda address, fields: ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)(fields.ctypes.data))
 def call_rank(_context: Any, address: Any, fields: Any) -> Any:  # noqa: ARG001
     """Call machine code that takes a pointer to ``fields`` and returns an int64.
 
-    A number for the function, not the function: so the kernel is the same, and cached, whatever the user's rank.
+    A number for the function, not the function: so the code that calls is the same, and cached, whatever the rank.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -89,9 +107,9 @@ def call_rank(_context: Any, address: Any, fields: Any) -> Any:  # noqa: ARG001
     return numba.types.int64(numba.types.int64, fields), generate
 
 
-@numba.extending.intrinsic  # type: ignore[untyped-decorator]
-def call_decider(_context: Any, address: Any, e: Any, what: Any, queue: Any, request: Any, number: Any) -> Any:  # noqa: ARG001
-    """Call machine code that takes the address of ``e`` and four int64, and returns an int64."""
+@instruction(lambda address, e, *numbers: PART(address)(e.ctypes.data, *map(int, numbers)))
+def call_part(_context: Any, address: Any, e: Any, what: Any, queue: Any, request: Any, number: Any) -> Any:  # noqa: ARG001
+    """Call another part (``parts``) by its address: it takes the address of ``e`` and four int64, returns an int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number = llvmlite.ir.IntType(64)
@@ -103,39 +121,77 @@ def call_decider(_context: Any, address: Any, e: Any, what: Any, queue: Any, req
     return numba.types.int64(numba.types.int64, e, *(numba.types.int64,) * 4), generate
 
 
-@numba.extending.intrinsic  # type: ignore[untyped-decorator]
-def numbers_at(_context: Any, _address: Any) -> Any:
-    """The int64 that stand at an address, as an array whose length nobody may ask for."""
-    return _array_at(numba.types.int64)
+# ---- arrays from their links: see ``layout.LINKS`` ----
 
 
-@numba.extending.intrinsic  # type: ignore[untyped-decorator]
-def small_numbers_at(_context: Any, _address: Any) -> Any:
-    """As ``numbers_at``, of int32."""
-    return _array_at(numba.types.int32)
+def _seen(dtype: type, dimensions: int) -> Callable[..., Any]:
+    def see(address: int, *shape: int) -> Any:
+        return np.ndarray(shape, dtype, (ctypes.c_char * (8 * max(1, math.prod(shape)))).from_address(address))
+
+    def see_linked(e: Any, place: int) -> Any:
+        return see(int(e[place]), *map(int, e[place + 1 : place + 1 + dimensions]))
+
+    return see_linked if dimensions else lambda address: see(address, at.SCALARS)
 
 
-def _array_at(dtype: Any) -> Any:
-    kind = numba.types.Array(dtype, 1, "C")
+@instruction(_seen(np.int64, 0))
+def scalars_at(_context: Any, _address: Any) -> Any:
+    """``e``, which stands at an address."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        array = context.make_array(kind)(context, builder)
-        width = dtype.bitwidth // 8
+        length = llvmlite.ir.IntType(64)(at.SCALARS)
+        return _array(context, builder, numba.types.int64, arguments[0], [length])
+
+    return numba.types.Array(numba.types.int64, 1, "C")(numba.types.int64), generate
+
+
+@instruction(_seen(np.int64, 1))
+def vector(_context: Any, e: Any, _place: Any) -> Any:
+    """The int64 that ``e[place]`` leads to, ``e[place + 1]`` of them."""
+    return _linked(e, numba.types.int64, 1)
+
+
+@instruction(_seen(np.int32, 1))
+def small_vector(_context: Any, e: Any, _place: Any) -> Any:
+    """As ``vector``, of int32."""
+    return _linked(e, numba.types.int32, 1)
+
+
+@instruction(_seen(np.int64, 2))
+def matrix(_context: Any, e: Any, _place: Any) -> Any:
+    """As ``vector``, with ``e[place + 1]`` rows of ``e[place + 2]`` numbers."""
+    return _linked(e, numba.types.int64, 2)
+
+
+def _linked(e: Any, dtype: Any, dimensions: int) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        scalars = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         number = llvmlite.ir.IntType(64)
-        context.populate_array(
-            array,
-            data=builder.inttoptr(arguments[0], context.get_data_type(dtype).as_pointer()),
-            shape=[number(2**40)],
-            strides=[number(width)],
-            itemsize=number(width),
-            meminfo=None,
-        )
-        return array._getvalue()
+        link = [
+            builder.load(builder.gep(scalars, [builder.add(arguments[1], number(offset))]))
+            for offset in range(1 + dimensions)
+        ]
+        return _array(context, builder, dtype, link[0], link[1:])
 
-    return kind(numba.types.int64), generate
+    return numba.types.Array(dtype, dimensions, "C")(e, numba.types.int64), generate
 
 
-@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def _array(context: Any, builder: Any, dtype: Any, address: Any, shape: list[Any]) -> Any:
+    array = context.make_array(numba.types.Array(dtype, len(shape), "C"))(context, builder)
+    width = llvmlite.ir.IntType(64)(dtype.bitwidth // 8)
+    strides = [width] if len(shape) == 1 else [builder.mul(shape[1], width), width]
+    context.populate_array(
+        array,
+        data=builder.inttoptr(address, context.get_data_type(dtype).as_pointer()),
+        shape=shape,
+        strides=strides,
+        itemsize=width,
+        meminfo=None,
+    )
+    return array._getvalue()
+
+
+@instruction(lambda number: (int(number) & -int(number)).bit_length() - 1)
 def trailing_zeros(_context: Any, _number: Any) -> Any:
     """Number of zero bits below the lowest one of an int64 that is not 0: a single instruction."""
 

@@ -74,30 +74,60 @@ from __future__ import annotations
     FLOOR_ENDS,  # instant at which the window of the type floors ends
     FAILED,  # 1 + the request for which a user's rank raised an error
     HOLD,  # passes until the engine tries to leap again
-    DECIDER,  # machine code of ``decider``
+    PASSES,  # after which the kernel returns, to tell how far it is
+    PREFIX_TOKENS,  # tokens that one prefix id stands for
+    STEPPER,  # machine code of these parts
+    DECIDER,
     VIRTUAL,  # wfq: the largest start tag served; drr and round-robin: the last visit of the ring
     STALE,  # queues whose rank must be reckoned anew
     STALE_AT,  # where in ``active`` these are listed; so many places ``ranks`` has twice
-) = range(57)
+) = range(60)
 
-# ---- addresses of arrays, for machine code that is called by address ----
-LINKS = 57
+# ---- where the arrays stand: address, length or rows, columns of a matrix ----
+LINK = 3
+LINKS = 60
 (
-    TO_QUEUES,
-    TO_ACTIVE,
+    TO_RUN,
+    TO_FREE_SLOTS,
+    TO_BATCH,
+    TO_FLIGHTS,
+    TO_PARTS,
+    TO_DUES,
+    TO_CALENDAR,
+    TO_MARKS,
+    TO_PHASES,
+    TO_OUT,
     TO_WAY,
     TO_KEPT,
+    TO_QUEUES,
+    TO_ACTIVE,
+    TO_RANKS,
     TO_MISSES,
+    TO_HEAD,
+    TO_QUEUE_ROWS,
+    TO_QUEUE_FACTS,
+    TO_BLOCKS,
+    TO_TABLE,
+    TO_OWN,
+    TO_FOUND,
+    TO_CHAINS,
+    TO_CHAIN_TABLE,
+    TO_PREFIX_START,
+    TO_PREFIX_IDS,
+    TO_SETTINGS,
+    TO_WEIGHTS_AT,
+    TO_WEIGHTS,
     TO_ARRIVAL,
     TO_PROMPT,
     TO_CUT,
+    TO_PRIORITY,
     TO_REQUEST_WEIGHT,
-    TO_WEIGHTS,
-    TO_RANKS,
-) = range(LINKS, LINKS + 11)
+    TO_SUMS,
+    TO_ROWS,
+) = range(LINKS, LINKS + 37 * LINK, LINK)
 
 # ---- settings in force: a copy of one row of the settings table ----
-SETTINGS = 72
+SETTINGS = LINKS + 37 * LINK
 (
     BASE_PS,
     PREFILL_PS,
@@ -270,7 +300,7 @@ KEPT = 6
 QUEUE = 24
 CAP_OF = TARGET  # of a type under floors: tokens from which it is barred
 FINISHED_COUNT, OUTPUT_SUM = TARGET_50, TARGET_90  # of an owner under wfq: of its finished requests
-QUEUE_FACTS = 10  # rows of ``queue_facts``: rank, owner, type's entry, tenant, type, priority, TARGET, TARGET_50 ...
+QUEUE_FACTS = 10  # rows of ``queue_facts`` by policy: rank, owner, type's entry, tenant, type, priority, TARGET, TARGET_50 ...
 
 # ---- a head as a user's rank sees it: policies.user.HEAD_FIELDS, then whether the rank raised an error ----
 HEAD_FIELDS = 12
@@ -287,6 +317,9 @@ DECODE_CLASS, MIXED_CLASS, PREFILL_CLASS = range(3)  # the names' order
 SUM_STEPS, SUM_TOKENS, SUM_RUNNING, SUM_WAITING, SUM_USED, SUM_PREEMPTED = range(6)
 SUMS = 6
 ROW = 8  # second, class, sums
+
+PLACES_MIN = 64 * 64  # of the calendar
+GROUP = 32  # numbers of ``ranks`` of which the least is known
 
 NONE = -1
 HORIZON_PS = 2**63 - 1 - 2 * 86_400 * 10**12  # no pass starts later: a step takes at most a day

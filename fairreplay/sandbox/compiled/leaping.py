@@ -44,13 +44,12 @@ from fairreplay.sandbox.compiled.members import (
     release_counted,
     victim_of,
 )
-from fairreplay.sandbox.compiled.service import Int32s, ask
+from fairreplay.sandbox.compiled.service import ask
 from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, seat_run, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
 from fairreplay.sandbox.compiled.ticks import advance_ticks, growth_of, ticks_ps, ticks_until, ticks_with_blocks
 from fairreplay.sandbox.compiled.waiting import remove_head
-from fairreplay.sandbox.engine import NO_REASON, PS_PER_SECOND, Int64s
-from fairreplay.sandbox.reference import PASSES_WITHOUT_PROGRESS_MAX
+from fairreplay.sandbox.engine import NO_REASON, PASSES_WITHOUT_PROGRESS_MAX, PS_PER_SECOND, Int32s, Int64s
 
 PASSES_OF_HOLD = 8
 """Passes that are stepped one by one after one that could not be counted."""

@@ -8,9 +8,9 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.prefix import give_back
 from fairreplay.sandbox.compiled.segments import bury_run, free_run
-from fairreplay.sandbox.compiled.service import Int32s, inverse_weight, owner_of
+from fairreplay.sandbox.compiled.service import inverse_weight, owner_of
 from fairreplay.sandbox.compiled.waiting import push, remove
-from fairreplay.sandbox.engine import LIVELOCK, NEVER_FITS, OK, REFUSED, Int64s
+from fairreplay.sandbox.engine import LIVELOCK, NEVER_FITS, OK, REFUSED, Int32s, Int64s
 
 
 @inlined

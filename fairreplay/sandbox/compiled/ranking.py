@@ -12,12 +12,10 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled
-from fairreplay.sandbox.compiled.service import Int32s, mark_stale, owner_of, served, service
-from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
+from fairreplay.sandbox.compiled.service import inverse_weight, mark_stale, owner_of, served, service
+from fairreplay.sandbox.engine import FLOOR_SCALE, Int32s, Int64s
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, LOG_TABLE
 
-GROUP = 32
-"""Numbers of ``ranks`` of which the least is known."""
 LOGS = np.array(LOG_TABLE, np.int64)
 
 
@@ -101,8 +99,8 @@ def lowest_queue(
 def _group_of(e: Int64s, place: int) -> int:
     """Where ``ranks`` keeps the least number of the group of ``place``; groups do not span its two halves."""
     half = e[at.STALE_AT]
-    of_half = (half + GROUP - 1) // GROUP
-    return 2 * half + place // GROUP if place < half else 2 * half + of_half + (place - half) // GROUP
+    of_half = (half + at.GROUP - 1) // at.GROUP
+    return 2 * half + place // at.GROUP if place < half else 2 * half + of_half + (place - half) // at.GROUP
 
 
 @compiled
@@ -115,8 +113,8 @@ def _keep(e: Int64s, ranks: Int64s, place: int, number: int) -> None:
         ranks[group] = number
     elif before == ranks[group]:
         half = e[at.STALE_AT]
-        first = place - (place % half) % GROUP
-        end = min(first + GROUP, half if place < half else 2 * half)
+        first = place - (place % half) % at.GROUP
+        end = min(first + at.GROUP, half if place < half else 2 * half)
         least = np.int64(at.FOREVER)
         for other in range(first, end):
             least = min(least, ranks[other])
@@ -128,7 +126,7 @@ def _least(e: Int64s, ranks: Int64s, first: int) -> int:
     """The least number of the half of ``ranks`` that begins at ``first``."""
     begin = _group_of(e, first)
     least = np.int64(at.FOREVER)
-    for group in range(begin, begin + (e[at.STALE_AT] + GROUP - 1) // GROUP):
+    for group in range(begin, begin + (e[at.STALE_AT] + at.GROUP - 1) // at.GROUP):
         least = min(least, ranks[group])
     return least
 
@@ -138,13 +136,13 @@ def _first_of_least(e: Int64s, queues: Int64s, ranks: Int64s, first: int) -> int
     """The queue with the least number of the half that begins at ``first``."""
     half = e[at.STALE_AT]
     begin = _group_of(e, first)
-    count = (half + GROUP - 1) // GROUP
+    count = (half + at.GROUP - 1) // at.GROUP
     least = _least(e, ranks, first)
     best = np.int64(-1)
     for index in range(count):
         if ranks[begin + index] != least:
             continue
-        for number in range(index * GROUP, min((index + 1) * GROUP, half)):
+        for number in range(index * at.GROUP, min((index + 1) * at.GROUP, half)):
             if ranks[first + number] == least:
                 queue = number * at.QUEUE
                 if best < 0 or _goes_before(e, queues, queue, best):
@@ -200,7 +198,7 @@ def begin(e: Int64s, queues: Int64s, ranks: Int64s, misses: Int64s) -> None:
     """The policy starts anew, with empty queues."""
     e[at.STALE] = 0
     half = e[at.STALE_AT]
-    for place in range(2 * half + 2 * ((half + GROUP - 1) // GROUP)):
+    for place in range(2 * half + 2 * ((half + at.GROUP - 1) // at.GROUP)):
         ranks[place] = at.FOREVER
     e[at.VIRTUAL] = at.NONE if e[at.POLICY] == at.DRR or e[at.POLICY] == at.ROUND_ROBIN else 0
     for number in range(e[at.ENTRIES]):
@@ -279,17 +277,7 @@ def price_of(
     cached: int,
 ) -> int:
     """What ``drr`` takes for a request."""
-    return max(1, prompt[request] - cached) * _inverse_weight(e, queues, weights, request_weight, queue, request)
-
-
-@compiled
-def _inverse_weight(
-    e: Int64s, queues: Int64s, weights: Int64s, request_weight: Int64s, queue: int, request: int
-) -> int:
-    """As ``service.inverse_weight``; ``weights`` is the table row by row."""
-    if e[at.OWN_WEIGHTS] and request_weight[request] != 0:
-        return request_weight[request]
-    return weights[e[at.WEIGHTS] * e[at.TENANTS] + queues[queue + at.TENANT]]
+    return max(1, prompt[request] - cached) * inverse_weight(e, queues, weights, request_weight, queue, request)
 
 
 @compiled
@@ -363,7 +351,7 @@ def take_turn(
             expected = e[at.PREDICTED]
             if queues[owner + at.FINISHED_COUNT] > 0:
                 expected = queues[owner + at.OUTPUT_SUM] // queues[owner + at.FINISHED_COUNT]
-        inverse = _inverse_weight(e, queues, weights, request_weight, queue, request)
+        inverse = inverse_weight(e, queues, weights, request_weight, queue, request)
         kept[request * at.KEPT + at.KEPT_TAG] = tag
         kept[request * at.KEPT + at.KEPT_EXPECTED] = expected
         kept[request * at.KEPT + at.KEPT_INVERSE] = inverse

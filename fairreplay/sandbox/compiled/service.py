@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import call_decider, inlined
+from fairreplay.sandbox.compiled.jit import call_part, inlined
 from fairreplay.sandbox.engine import Int64s
-
-Int32s = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 @inlined
@@ -54,4 +50,4 @@ def mark_stale(e: Int64s, queues: Int64s, active: Int64s, queue: int) -> None:
 @inlined
 def ask(e: Int64s, what: int, queue: int, request: int, number: int) -> int:
     """Ask or tell a policy that keeps ranks: see ``decider``."""
-    return call_decider(e[at.DECIDER], e, what, queue, request, number)
+    return call_part(e[at.DECIDER], e, what, queue, request, number)

@@ -30,9 +30,9 @@ from fairreplay.sandbox.compiled.members import (
 )
 from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
 from fairreplay.sandbox.compiled.segments import bury_run, look_up_run, take_run
-from fairreplay.sandbox.compiled.service import Int32s, ask, mark_stale, queue_of
+from fairreplay.sandbox.compiled.service import ask, mark_stale, queue_of
 from fairreplay.sandbox.compiled.waiting import next_queue, remove, remove_head
-from fairreplay.sandbox.engine import Int64s
+from fairreplay.sandbox.engine import Int32s, Int64s
 
 
 @inlined

@@ -11,17 +11,8 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import call_rank, compiled, inlined, prefetch
-from fairreplay.sandbox.compiled.service import (
-    Int32s,
-    ask,
-    inverse_weight,
-    mark_stale,
-    owner_of,
-    queue_of,
-    served,
-    service,
-)
-from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
+from fairreplay.sandbox.compiled.service import ask, inverse_weight, mark_stale, owner_of, queue_of, served, service
+from fairreplay.sandbox.engine import FLOOR_SCALE, Int32s, Int64s
 
 
 @inlined
@@ -334,25 +325,25 @@ def oldest_waiting(e: Int64s, queues: Int64s, active: Int64s) -> int:
 @compiled
 def clear_queues(e: Int64s, queues: Int64s, queue_facts: Int64s) -> None:
     """Empty queues and fresh counters for the policy in force."""
-    row = e[at.QUEUE_ROW]
+    row = e[at.QUEUE_ROW] * at.QUEUE_FACTS
     for number in range(e[at.ENTRIES]):
         entry = number * at.QUEUE
         for field in range(at.QUEUE):
             queues[entry + field] = 0
         queues[entry + at.HEAD] = at.NONE
         queues[entry + at.TAIL] = at.NONE
-        if row >= 0:
-            queues[entry + at.RANK] = queue_facts[row, 0, number]
-            queues[entry + at.OWNER] = queue_facts[row, 1, number] * at.QUEUE
-            queues[entry + at.OF_TYPE] = queue_facts[row, 2, number] * at.QUEUE
-            queues[entry + at.TENANT] = queue_facts[row, 3, number]
-            queues[entry + at.TYPE] = queue_facts[row, 4, number]
-            queues[entry + at.PRIORITY_OF] = queue_facts[row, 5, number]
-            queues[entry + at.TARGET] = queue_facts[row, 6, number]
+        if e[at.QUEUE_ROW] >= 0:
+            queues[entry + at.RANK] = queue_facts[row, number]
+            queues[entry + at.OWNER] = queue_facts[row + 1, number] * at.QUEUE
+            queues[entry + at.OF_TYPE] = queue_facts[row + 2, number] * at.QUEUE
+            queues[entry + at.TENANT] = queue_facts[row + 3, number]
+            queues[entry + at.TYPE] = queue_facts[row + 4, number]
+            queues[entry + at.PRIORITY_OF] = queue_facts[row + 5, number]
+            queues[entry + at.TARGET] = queue_facts[row + 6, number]
             if e[at.POLICY] == at.QUANTILE:
-                queues[entry + at.TARGET_50] = queue_facts[row, 7, number]
-                queues[entry + at.TARGET_90] = queue_facts[row, 8, number]
-                queues[entry + at.TARGET_99] = queue_facts[row, 9, number]
+                queues[entry + at.TARGET_50] = queue_facts[row + 7, number]
+                queues[entry + at.TARGET_90] = queue_facts[row + 8, number]
+                queues[entry + at.TARGET_99] = queue_facts[row + 9, number]
     e[at.ACTIVE] = 0
     e[at.WAITING] = 0
     e[at.LAST_TO_LEAVE] = at.NONE

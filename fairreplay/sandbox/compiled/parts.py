@@ -1,0 +1,212 @@
+"""Machine code of the engine's parts: compiled once, kept in a file, called by address.
+
+A part is a function of the address of ``e`` (``layout``) and four int64 that returns an int64. Those named here are
+compiled by ``build``, each in a process of its own and all that are missing at the same time; what a replay needs
+afterwards is this module, which loads object files. So Numba, whose import takes longer than many a replay, is
+imported where something is compiled and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from fairreplay.errors import StoreError
+
+PART: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *(ctypes.c_int64,) * 5)
+"""How a part is called; the interpreter is free to run other threads meanwhile."""
+ENTRY: Final = "fairreplay_part"
+"""The symbol of a part's object file."""
+PACKAGE: Final = __package__
+FOLDER: Final = Path(__file__).parent
+_IMPORT: Final = re.compile(rb"^(?:    )?from fairreplay\.sandbox\.([\w.]+) import (\(?)(\w*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Part:
+    module: str
+    function: str
+    always: bool = False
+    """Every replay needs it."""
+
+
+PARTS: Final = {
+    "kernel": Part("kernel", "advance", always=True),
+    "stepper": Part("stepper", "step", always=True),
+    "decider": Part("decider", "decide"),
+}
+
+
+# ---- where machine code is kept ----
+
+
+@lru_cache(maxsize=1)
+def cache_folder() -> Path | None:
+    """``NUMBA_CACHE_DIR``, else beside the sources, else among the user's caches; None if none can be written."""
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for folder in [Path(named)] if named else [FOLDER / "__pycache__", home / "fairreplay"]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return None
+
+
+def sources(name: str) -> list[Path]:
+    """The files that a part is compiled from: its module and all that it imports of the sandbox."""
+    found: dict[Path, None] = {}
+    waiting = [FOLDER / f"{PARTS[name].module}.py", FOLDER / "build.py"]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.is_file():
+            continue
+        found[path] = None
+        for module, _bracket, first in _IMPORT.findall(path.read_bytes()):
+            place = FOLDER.parent.joinpath(*module.decode().split("."))
+            waiting += [place.with_suffix(".py"), place / f"{first.decode()}.py"]
+    return sorted(found)
+
+
+@lru_cache(maxsize=16)
+def _file_name(name: str) -> str:
+    """Sources, compiler and processor are part of the name: what was compiled from others is never loaded."""
+    machine = f"{llvmlite.__version__} {llvm.get_process_triple()} {_processor()}"
+    text = hashlib.blake2b(digest_size=8)
+    for path in sources(name):
+        text.update(path.read_bytes())
+    return f"fairreplay-{name}-{hashlib.blake2b(machine.encode(), digest_size=6).hexdigest()}-{text.hexdigest()}.o"
+
+
+def _processor() -> str:
+    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+def missing(names: list[str] | None = None) -> list[str]:
+    """Those parts that are still to be compiled; without names: of the parts that every replay needs."""
+    if is_python():
+        return []
+    folder = cache_folder()
+    names = [name for name, part in PARTS.items() if part.always] if names is None else names
+    return [name for name in names if name not in _LOADED and not (folder and (folder / _file_name(name)).is_file())]
+
+
+# ---- compiling ----
+
+
+def compile_parts(names: list[str]) -> None:
+    """Compile parts at the same time and keep them.
+
+    Raises:
+        StoreError: a part could not be compiled, or there is no folder to work in.
+    """
+    folder = cache_folder()
+    with tempfile.TemporaryDirectory(prefix="fairreplay-", dir=folder) as scratch:
+        targets = {name: Path(scratch) / f"{name}.o" for name in names}
+        for name, process in zip(names, list(_builds(targets)), strict=True):
+            _out, trouble = process.communicate()
+            if process.returncode != 0:
+                last = trouble.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {process.returncode}"]
+                raise StoreError(f"the engine's part {name} could not be compiled: {last[0]}")
+        for name, target in targets.items():
+            if folder is None:
+                _LOADED[name] = _load(target.read_bytes())
+                continue
+            kept = folder / _file_name(name)
+            os.replace(target, kept)
+            for old in folder.glob(kept.name[: -len("0123456789abcdef.o")] + "*.o"):
+                if old != kept:
+                    old.unlink(missing_ok=True)
+
+
+def _builds(targets: dict[str, Path]) -> Iterator[subprocess.Popen[bytes]]:
+    """Processes that compile, one a part."""
+    # Numba's own optimisation, function by function, is what takes longest; ``build`` optimises the whole once
+    environment = os.environ | {
+        "NUMBA_OPT": "0",
+        "NUMBA_DISABLE_JIT": "0",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    for name, target in targets.items():
+        yield subprocess.Popen(
+            [sys.executable, "-m", f"{PACKAGE}.build", name, str(target)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+
+# ---- loading ----
+
+_LOADED: Final[dict[str, int]] = {}
+_ENGINES: Final[list[Any]] = []
+"""What machine code lives in, as long as the process."""
+_LOCK: Final = threading.Lock()
+
+
+def is_python() -> bool:
+    """Whether parts run as plain Python, for a debugger."""
+    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+
+
+def address_of(name: str) -> int:
+    """Where the machine code of a part is; compiled first where that has not been done."""
+    with _LOCK:
+        if name not in _LOADED and is_python():
+            _LOADED[name] = _python(name)
+        if missing([name]):
+            compile_parts([name])
+        if name not in _LOADED:
+            folder = cache_folder()
+            assert folder is not None
+            _LOADED[name] = _load((folder / _file_name(name)).read_bytes())
+        return _LOADED[name]
+
+
+def part(name: str) -> Callable[[int, int, int, int, int], int]:
+    """A part to be called from Python."""
+    return PART(address_of(name))
+
+
+def target_machine() -> Any:
+    """What machine code is made for: this processor."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    features = llvm.get_host_cpu_features().flatten()
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
+    )
+
+
+def _load(code: bytes) -> int:
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _ENGINES.append(engine)
+    return int(engine.get_function_address(ENTRY))
+
+
+def _python(name: str) -> int:
+    function = getattr(importlib.import_module(f"{PACKAGE}.{PARTS[name].module}"), PARTS[name].function)
+    called = PART(function)
+    _ENGINES.append(called)
+    return int(ctypes.cast(called, ctypes.c_void_p).value or 0)
