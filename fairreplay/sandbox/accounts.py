@@ -37,26 +37,26 @@ class Account:
     workload: Workload
     plan: Plan
     result: EngineResult
-    plainer: EngineResult | None = None
-    """Of a run without spread (experts) or without drops (precisions)."""
+    without_spread: EngineResult
+    without_drops: EngineResult
 
 
-def plainer(workload: Workload, plan: Plan) -> tuple[Workload, Plan] | None:
-    """The run that shows by comparison what spread or drops do: without them. None: neither is in force."""
-    states = [state for _, state in plan.settings]
-    if not any(state.precision_switch == "drop" or (state.moe and any(state.moe.spread)) for state in states):
-        return None
+def account(model: str | None, workload: Workload, plan: Plan, result: EngineResult, serve: Serve) -> Account:
+    """``result`` beside what comes without the spread of costs, and without drops of the cache, where these are on."""
+    state = plan.settings[0][1]
+    even = dropless = result
+    if state.moe and any(state.moe.spread):
+        flat = replace(state.moe, spread=(0,) * len(state.moe.spread))
+        mean = np.array(state.moe.mean, np.int64)[workload.type]
+        costed = replace(workload, cost=mean * workload.prompt_tokens)
+        even = serve(costed, _changed(plan, lambda one: replace(one, moe=flat)))
+    if state.precision_switch == "drop":
+        dropless = serve(workload, _changed(plan, lambda one: replace(one, precision_switch="keep")))
+    return Account(model, workload, plan, result, even, dropless)
 
-    def without(state: EngineSettings) -> EngineSettings:
-        moe = replace(state.moe, spread=(0,) * len(state.moe.spread)) if state.moe else None
-        return replace(state, moe=moe, precision_switch="keep" if state.precision_switch else "")
 
-    settings = tuple((at, without(state)) for at, state in plan.settings)
-    moe = states[0].moe
-    if moe and workload.cost is not None:
-        mean = np.array(moe.mean, np.int64)[workload.type]
-        workload = replace(workload, cost=mean * workload.prompt_tokens)
-    return workload, replace(plan, settings=settings)
+def _changed(plan: Plan, change: Callable[[EngineSettings], EngineSettings]) -> Plan:
+    return replace(plan, settings=tuple((at, change(state)) for at, state in plan.settings))
 
 
 def tables(accounts: Sequence[Account]) -> dict[str, list[dict[str, Any]]]:
@@ -166,6 +166,7 @@ def _drafts(model: str | None, accounts: Sequence[Account]) -> list[dict[str, An
                 "tenant": tenant,
                 "type": kind,
                 "requests": int(sum(chosen.sum() for _, chosen in parts)),
+                "decode_steps": counts["decode_steps"],
                 "drafted": counts["drafted"],
                 "rejected": counts["rejected"],
                 "tokens_a_step": _share(accepted + counts["decode_steps"], counts["decode_steps"]),
@@ -193,7 +194,7 @@ def _spread(model: str | None, accounts: Sequence[Account]) -> list[dict[str, An
                 "requests": len(arrival),
                 "ttft_ms": _quantiles(_ttfts(arrival, _gather(parts, lambda one: one.result.first_token_ps))),
                 "ttft_ms_without": _quantiles(
-                    _ttfts(arrival, _gather(parts, lambda one: (one.plainer or one.result).first_token_ps))
+                    _ttfts(arrival, _gather(parts, lambda one: one.without_spread.first_token_ps))
                 ),
             }
         )
@@ -213,10 +214,10 @@ def _precisions(model: str | None, accounts: Sequence[Account]) -> list[dict[str
 
     for name, parts in _by_name(accounts, of):
         served = _gather(parts, lambda one: one.result.scheduled_ps) != NEVER
-        served_without = _gather(parts, lambda one: (one.plainer or one.result).scheduled_ps) != NEVER
+        served_without = _gather(parts, lambda one: one.without_drops.scheduled_ps) != NEVER
         prompts = _gather(parts, lambda one: one.workload.prompt_tokens)
         cached = _gather(parts, lambda one: one.result.cached_tokens)[served]
-        without = _gather(parts, lambda one: (one.plainer or one.result).cached_tokens)[served_without]
+        without = _gather(parts, lambda one: one.without_drops.cached_tokens)[served_without]
         rows.append(
             {
                 "model": model,
@@ -256,7 +257,8 @@ def _gather(parts: _Parts, of: Callable[[Account], Int64s]) -> Int64s:
 
 def _spans(since: Int64s, until: Int64s) -> Int64s:
     known = (since != NEVER) & (until != NEVER)
-    return (until - since)[known]
+    spans: Int64s = (until - since)[known]
+    return spans
 
 
 def _ttfts(arrival: Int64s, first: Int64s) -> Int64s:

@@ -277,9 +277,9 @@ class EngineResult:
 
 
 DETAILS_OF_SPECULATION: Final = ("drafted", "rejected", "decode_steps", "wasted_ps", "held_up_ps", "imposed_ps")
-"""Drafts; those that gave no token; target steps that drafts went with; time of the target on rejected drafts; time that
-rejected drafts of other tenants added to its steps; time that its own added to the steps of other tenants' requests,
-summed over these. The last two count the draft model's time too."""
+"""Drafts; those that gave no token; target steps that drafts went with; time of the target on rejected drafts; time
+that rejected drafts of other tenants added to its steps; time that its own added to the steps of other tenants'
+requests, summed over these. The last two count the draft model's time too."""
 
 
 @dataclass
@@ -351,5 +351,11 @@ def check_plan(plan: Plan) -> None:
         for name in FIXED:
             if getattr(settings, name) != getattr(first, name):
                 raise ValueError(f"{name} cannot change in mid-run (at {at_ps} ps)")
-        if (settings.speculation is None) != (first.speculation is None):
+        if _drafting(settings) != _drafting(first):
             raise ValueError(f"speculation cannot change in mid-run (at {at_ps} ps)")
+
+
+def _drafting(settings: EngineSettings) -> tuple[int, tuple[int, ...]] | None:
+    """What of speculation cannot change; the times of a draft can."""
+    speculation = settings.speculation
+    return None if speculation is None else (speculation.drafts, speculation.accepted)

@@ -50,7 +50,6 @@ from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
 from fairreplay.sandbox.speculation import Drafting
 
-
 _NO_CAP = 2**62
 
 

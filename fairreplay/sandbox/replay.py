@@ -20,7 +20,7 @@ import polars as pl
 
 from fairreplay.config.model import ClusterTable, Config, Tenant, resolve_cluster
 from fairreplay.errors import UsageError
-from fairreplay.sandbox.compiled import KINDS, StepSums, run_with_sums
+from fairreplay.sandbox.compiled import KINDS, StepSums, run, run_with_sums
 from fairreplay.sandbox.engine import (
     NEVER,
     PS_PER_US,
@@ -280,12 +280,10 @@ def _run_shard(load: Load, shard: Shard, watch: Watch | None) -> Replayed:
 
 
 def _account(shard: Shard, result: EngineResult, watch: Watch | None) -> Account:
-    """What the replay will say of pools, drafts, experts and precisions; simulates once more where that compares."""
-    from fairreplay.sandbox.accounts import Account, plainer
+    """What the replay will say of pools, drafts, experts and precisions; simulates again where that is compared."""
+    from fairreplay.sandbox.accounts import account
 
-    without = plainer(shard.workload, shard.plan)
-    other = None if without is None else run_with_sums(*without, progress=watch)[0]
-    return Account(shard.model, shard.workload, shard.plan, result, other)
+    return account(shard.model, shard.workload, shard.plan, result, lambda work, plan: run(work, plan, progress=watch))
 
 
 def _gathered(replicas: Sequence[Replayed]) -> Replayed:

@@ -43,12 +43,15 @@ class Part:
     function: str
     always: bool = False
     """Every replay needs it."""
+    extras: bool = False
+    """It is compiled with what ``extras`` adds."""
 
 
 PARTS: Final = {
     "kernel": Part("kernel", "advance", always=True),
     "stepper": Part("stepper", "step", always=True),
     "decider": Part("decider", "decide"),
+    "extra_stepper": Part("stepper", "step", extras=True),
 }
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import compiled
+from fairreplay.sandbox.compiled.jit import compiled, vector
 from fairreplay.sandbox.compiled.service import inverse_weight, mark_stale, owner_of, served, service
 from fairreplay.sandbox.engine import FLOOR_SCALE, Int32s, Int64s
+from fairreplay.sandbox.extras import MICRO
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, LOG_TABLE
 
 LOGS = np.array(LOG_TABLE, np.int64)
