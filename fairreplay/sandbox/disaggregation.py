@@ -50,7 +50,7 @@ def run_pools(workload: Workload, plan: Plan, serve: Serve) -> EngineResult:
     outputs = np.minimum(
         workload.output_tokens, np.maximum(0, plan.settings[0][1].max_model_len - workload.prompt_tokens)
     )
-    kept = _fit_decode_pool(workload, outputs, plan, pools)
+    kept = _fit_decode_pool(workload, outputs, plan)
     total = _Total(workload)
     total.refuse(np.flatnonzero(~kept))
 
@@ -70,7 +70,7 @@ def run_pools(workload: Workload, plan: Plan, serve: Serve) -> EngineResult:
     decode = replace(
         plan,
         disaggregated=None,
-        settings=tuple((at, _decode(state, pools)) for at, state in plan.settings),
+        settings=tuple((at, _decode(state)) for at, state in plan.settings),
     )
     for number in range(pools.decode_replicas):
         rows = moved[number :: pools.decode_replicas]
@@ -84,14 +84,14 @@ def _prefill(state: EngineSettings) -> EngineSettings:
     return replace(state, speculation=None)
 
 
-def _decode(state: EngineSettings, pools: Disaggregated) -> EngineSettings:
+def _decode(state: EngineSettings) -> EngineSettings:
     """What a decode replica runs with."""
     spec = state.policy
     spec = replace(spec, name="fcfs") if spec.name == "rpm-limit" else spec
     return replace(
         state,
         policy=replace(spec, prompt_cost=0, floors=None),
-        num_gpu_blocks=pools.decode_gpu_blocks or state.num_gpu_blocks,
+        num_gpu_blocks=state.decode_gpu_blocks or state.num_gpu_blocks,
         enable_prefix_caching=False,
         precision_switch="",
         prefill_first=False,
@@ -99,11 +99,10 @@ def _decode(state: EngineSettings, pools: Disaggregated) -> EngineSettings:
     )
 
 
-def _fit_decode_pool(workload: Workload, outputs: Int64s, plan: Plan, pools: Disaggregated) -> NDArray[np.bool_]:
+def _fit_decode_pool(workload: Workload, outputs: Int64s, plan: Plan) -> NDArray[np.bool_]:
     """Requests whose whole KV some state of a decode replica can hold; those of one token never come there."""
-    state = plan.settings[0][1]
-    blocks = pools.decode_gpu_blocks or max(state.num_gpu_blocks for _, state in plan.settings)
-    needed = -(-(workload.prompt_tokens + np.maximum(0, outputs - 1)) // state.block_size)
+    blocks = max(state.decode_gpu_blocks or state.num_gpu_blocks for _, state in plan.settings)
+    needed = -(-(workload.prompt_tokens + np.maximum(0, outputs - 1)) // plan.settings[0][1].block_size)
     return (outputs <= 1) | (needed <= blocks - 1)
 
 

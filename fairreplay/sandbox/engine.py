@@ -189,6 +189,8 @@ class EngineSettings:
     """
     speculation: Speculation | None = None
     moe: Moe | None = None
+    decode_gpu_blocks: int = 0
+    """As ``num_gpu_blocks``, of decode replicas where there are two pools; 0: the same."""
     precision_switch: str = ""
     """One of ``PRECISION_SWITCHES``: all that runs has one precision, a head of another one does not fit; where a batch
     has another precision than the last one, ``drop`` forgets the whole prefix cache. Empty: precision is not looked at.

@@ -62,8 +62,6 @@ class Disaggregated:
     kv_bytes_per_token: int
     link_bytes_per_s: Fraction | None
     """None: the KV moves in no time."""
-    decode_gpu_blocks: int = 0
-    """0: as in the prefill pool."""
 
 
 def draw(seed: int, position: int) -> int:

@@ -94,7 +94,7 @@ def scaled(
 def _scaled(state: EngineSettings, speed: Fraction, kv: Fraction) -> EngineSettings:
     if speed <= 0 or kv <= 0:
         raise ValueError(f"speed {speed} and KV {kv} must be above 0")
-    time = state.step_time
+    time, drafting = state.step_time, state.speculation
     return replace(
         state,
         step_time=StepTime(
@@ -104,7 +104,14 @@ def _scaled(state: EngineSettings, speed: Fraction, kv: Fraction) -> EngineSetti
             context_token=round(time.context_token / speed),
         ),
         num_gpu_blocks=1 + max(1, int((state.num_gpu_blocks - 1) * kv)),
+        decode_gpu_blocks=state.decode_gpu_blocks and 1 + max(1, int((state.decode_gpu_blocks - 1) * kv)),
         watermark_blocks=int(state.watermark_blocks * kv),
+        speculation=drafting
+        and replace(
+            drafting,
+            draft_ps=round(drafting.draft_ps / speed),
+            verify_ps=round(drafting.verify_ps / speed),
+        ),
     )
 
 

@@ -264,12 +264,8 @@ def parts(load: Load, config: Config) -> tuple[Part, ...]:
         if cluster.disaggregated:
             rows = np.arange(len(load.frame), dtype=np.int64) if of_model is None else of_model
             work = _workload(group, config, load.start_us, cluster)
-            if cluster.placement == "session":
-                _, placed = place(
-                    group, cluster.model_copy(update={"replicas": cluster.disaggregated.prefill_replicas})
-                )
-                work = replace(work, placed=placed)
-            made.append(Part(model, cluster, POOLS, rows, work))
+            prefill = cluster.model_copy(update={"replicas": cluster.disaggregated.prefill_replicas})
+            made.append(Part(model, cluster, POOLS, rows, replace(work, placed=place(group, prefill)[1])))
             continue
         names, replica = place(group, cluster)
         for index, name in enumerate(names):
@@ -399,7 +395,10 @@ def settings_over_time(
             if getattr(engine, name) != getattr(cluster.engine, name):
                 raise UsageError(f"cluster.changes: {name} cannot change during a replay: replay the two periods apart")
         spec = _policy_spec(config, engine.policy if is_baseline else policy, names)
-        _put(states, at, start_us, _engine_settings(engine, spec, names.types))
+        state = _engine_settings(engine, spec, names.types)
+        if cluster.disaggregated:
+            state = replace(state, decode_gpu_blocks=cluster.disaggregated.decode_num_gpu_blocks or 0)
+        _put(states, at, start_us, state)
     return tuple(states)
 
 
@@ -586,7 +585,6 @@ def _disaggregated(cluster: Cluster) -> extras.Disaggregated | None:
         decode_replicas=table.decode_replicas,
         kv_bytes_per_token=table.kv_bytes_per_token,
         link_bytes_per_s=None if table.link_bytes_per_s is None else Fraction(repr(table.link_bytes_per_s)),
-        decode_gpu_blocks=table.decode_num_gpu_blocks or 0,
     )
 
 

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 US_PER_SECOND: Final = 1_000_000
 KEPT_COLUMNS: Final = ("request_id", "arrived_at", "prompt_tokens", "output_tokens")
 """What is still read of the load once its replicas are planned."""
+JUDGED: Final = {"disaggregated": {"prefill_budget_ms", "decode_budget_ms"}}
+"""What a cluster's results are only held against."""
 SEMANTICS: Final = 1
 """Raised whenever the same load and config would replay differently, so that older replays are stale."""
 
@@ -215,7 +217,7 @@ def config_hash(
         "policy": policy,
         "is_baseline": policy == baseline_policy(config),
         "clusters": {
-            name: resolve_cluster(config, name or None).model_dump(mode="json")
+            name: resolve_cluster(config, name or None).model_dump(mode="json", exclude=JUDGED)
             for name in ["", *sorted(name for name, table in config.models.items() if table != ClusterTable())]
         },
         "tenants": {

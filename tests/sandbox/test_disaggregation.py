@@ -18,9 +18,10 @@ LLAMA = Disaggregated(1, 1, 131_072, Fraction(50_000_000_000))
 SECOND = PS_PER_SECOND
 
 
-def pools(the_plan: Plan, link: Fraction | None = None, **changes: int) -> Plan:
+def pools(the_plan: Plan, link: Fraction | None = None, decode_gpu_blocks: int = 0, **changes: int) -> Plan:
     counts: dict[str, int] = {"prefill_replicas": 1, "decode_replicas": 1, "kv_bytes_per_token": 1, **changes}
-    return replace(the_plan, disaggregated=Disaggregated(link_bytes_per_s=link, **counts))
+    states = tuple((at, replace(state, decode_gpu_blocks=decode_gpu_blocks)) for at, state in the_plan.settings)
+    return replace(the_plan, settings=states, disaggregated=Disaggregated(link_bytes_per_s=link, **counts))
 
 
 def seconds(ps: np.ndarray) -> list[float]:

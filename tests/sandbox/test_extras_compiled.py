@@ -43,6 +43,7 @@ def extra_case(seed: int, *, of: tuple[bool, bool, bool, bool]) -> tuple[Workloa
         verify_ps=int(rng.integers(0, 20)),
     )
     switch = str(rng.choice(["keep", "drop"]))
+    decode_blocks = int(rng.choice([0, max(state.num_gpu_blocks for _, state in the_plan.settings)]))
     faster = bool(rng.random() < 0.3)
 
     def extended(number: int, state: EngineSettings) -> EngineSettings:
@@ -58,6 +59,7 @@ def extra_case(seed: int, *, of: tuple[bool, bool, bool, bool]) -> tuple[Workloa
             moe=moe if experts else None,
             speculation=drafting if drafts else None,
             precision_switch=switch if precisions else "",
+            decode_gpu_blocks=decode_blocks,
         )
 
     costs = [
@@ -76,7 +78,6 @@ def extra_case(seed: int, *, of: tuple[bool, bool, bool, bool]) -> tuple[Workloa
         decode_replicas=int(rng.integers(1, 4)),
         kv_bytes_per_token=int(rng.integers(1, 100)),
         link_bytes_per_s=link,
-        decode_gpu_blocks=int(rng.choice([0, max(state.num_gpu_blocks for _, state in the_plan.settings)])),
     )
     states = tuple((at, extended(number, state)) for number, (at, state) in enumerate(the_plan.settings))
     return work, replace(the_plan, settings=states, disaggregated=disaggregated if pools else None)
