@@ -8,13 +8,21 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fairreplay.config import engines
+from fairreplay.config.step_times import hardware_preset
+from fairreplay.config.step_times import preset as step_time_preset
 
 PolicyName = str
 Quantile = Literal["p50", "p90", "p99"]
 QUANTILES: tuple[Quantile, ...] = ("p50", "p90", "p99")
 Victim = Literal["last", "priority", "least-computed"]
 """Who loses its KV blocks when they run out."""
+
+
+RATE_MOST: Final = 100_000.0
+"""Requests a second that a bucket can count."""
 
 
 def _utc(value: object) -> object:
@@ -27,6 +35,14 @@ def _utc(value: object) -> object:
 
 
 Instant = Annotated[datetime, BeforeValidator(_utc)]
+
+
+def _known_engine(value: str) -> str:
+    engines.minor(value)
+    return value
+
+
+EngineVersion = Annotated[str, AfterValidator(_known_engine)]
 
 
 BEFORE_ALL: Final = datetime(1, 1, 1, tzinfo=UTC)
@@ -72,13 +88,25 @@ class Cost(Table):
     cached: float = Field(0.0, ge=0)
 
 
+STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
+
+
 class StepTime(Table):
     """Seconds of one engine step: ``base + prefill_token*P + decode_sequence*D + context_token*S``."""
 
+    preset: str | None = None
+    """``MODEL/GPU`` (``config.step_times``): where the values come from that are not set beside it."""
     base: float = Field(0.006, ge=0)
     prefill_token: float = Field(4e-5, ge=0)
     decode_sequence: float = Field(3e-5, ge=0)
     context_token: float = Field(3e-8, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("preset"), str):
+            return step_time_preset(values["preset"]).values | values
+        return values
 
 
 class EngineKeys(Table):
@@ -103,6 +131,8 @@ class EngineKeys(Table):
     admission: Literal["chunk", "reserve"] | None = None
     victim: Victim | None = None
     queue_limit: int | None = Field(None, ge=1)
+    tenant_queue_limit: int | None = Field(None, ge=1)
+    queue_time_limit_ms: float | None = Field(None, gt=0)
     speed: float | None = Field(None, gt=0)
     step_time: StepTime | None = None
     precision_switch: Literal["keep", "drop"] | None = None
@@ -155,6 +185,48 @@ class Moe(Table):
     types: dict[str, MoeType] = Field(default_factory=dict)
 
 
+class Hardware(Table):
+    """``[cluster.hardware]``: one replica's GPUs and model by their figures, for ``capacity``."""
+
+    preset: str | None = None
+    """``MODEL/GPU`` (``config.hardware``): published figures; what is set beside it goes before."""
+    flops_per_s: float | None = Field(None, gt=0)
+    utilization: float = Field(1.0, gt=0, le=1)
+    """The part of ``flops_per_s`` that is attained."""
+    flops_per_token: float | None = Field(None, gt=0)
+    bytes_per_s: float | None = Field(None, gt=0)
+    """Memory bandwidth that is attained."""
+    weight_bytes: float | None = Field(None, gt=0)
+    kv_bytes_per_token: float | None = Field(None, gt=0)
+    offload_blocks: int | None = Field(None, gt=0)
+    """KV blocks that the host's memory holds for requests swapped out."""
+    offload_residence_s: float | None = Field(None, gt=0)
+    """How long a request stays there, on average."""
+    network_bytes_per_s: float | None = Field(None, gt=0)
+    """Bandwidth between prefill and decode, where they are apart."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("preset"), str):
+            return hardware_preset(values["preset"]) | values
+        return values
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Hardware:
+        for one, other in (
+            ("flops_per_s", "flops_per_token"),
+            ("bytes_per_s", "weight_bytes"),
+            ("offload_blocks", "offload_residence_s"),
+        ):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{one} and {other} go together")
+        for name in ("bytes_per_s", "network_bytes_per_s"):
+            if getattr(self, name) is not None and self.kv_bytes_per_token is None:
+                raise ValueError(f"{name} needs kv_bytes_per_token")
+        return self
+
+
 class EngineChange(EngineKeys):
     """A deploy or a rollback: the named settings hold from ``at`` on."""
 
@@ -164,10 +236,12 @@ class EngineChange(EngineKeys):
 class ClusterTable(EngineKeys):
     """``[cluster]`` and ``[models.NAME]``: engine settings, replicas, and what changed when."""
 
-    engine: Literal["vllm-0.33"] | None = None
+    engine: EngineVersion | None = None
+    """The release whose defaults and rules hold (``config.engines``)."""
     replicas: int | None = Field(None, ge=1)
     placement: Literal["round-robin", "logged", "session"] | None = None
     disaggregated: Disaggregated | None = None
+    hardware: Hardware | None = None
     changes: tuple[EngineChange, ...] = ()
 
     @model_validator(mode="after")
@@ -193,6 +267,10 @@ class Tenant(Table):
     committed_tokens_per_month: int | None = Field(None, gt=0)
     weight: float | None = Field(None, gt=0)
     priority: int | None = None
+    queue_limit: int | None = Field(None, ge=1)
+    """Its own ``[cluster] tenant_queue_limit``."""
+    rate_per_s: float | None = Field(None, ge=0.001, le=RATE_MOST)
+    """Its own ``[backpressure] rate_per_s``."""
     slo_ttft_ms: SloTtft | None = None
     changes: tuple[TenantChange, ...] = ()
     commitments: tuple[Commitment, ...] = ()
@@ -308,9 +386,85 @@ class Floor(Table):
 
 
 class Emergency(Table):
-    """Whom the throttle mode slows down: tenants served beyond their share, or (the essay) those of low weight."""
+    """What the sandbox does under stress, where ``enabled``. ``jfi``: whom the throttle mode slows down, tenants served
+    beyond their share, or (the essay) all but those of the largest weight."""
 
+    enabled: bool = False
     jfi: Literal["over-served", "low-weight"] = "over-served"
+
+
+class Retry(Table):
+    """Requests that were refused come back ``attempts`` times at most, each ``retry_after_ms`` after its refusal."""
+
+    attempts: int = Field(0, ge=0, le=100)
+    retry_after_ms: float = Field(1000.0, ge=0.001, le=86_400_000)
+
+
+class Backpressure(Table):
+    """A token bucket of requests for each tenant at each replica, whose rate follows the tenant's TTFT. On where
+    ``rate_per_s`` is set, here or for a tenant."""
+
+    rate_per_s: float | None = Field(None, ge=0.001, le=RATE_MOST)
+    """Requests a second: the configured rate, from which it starts and up to which it recovers."""
+    rate_min_per_s: float = Field(0.1, ge=0.001, le=RATE_MOST)
+    recovery_per_s: float | None = Field(None, ge=0.001, le=RATE_MOST)
+    """What the rate gains at once while the target is met; none: a twentieth of the largest configured rate."""
+    burst: int = Field(10, ge=1, le=10**9)
+    """Requests that a bucket holds."""
+    window_ms: float = Field(10_000.0, ge=1, le=86_400_000)
+    """P99 is that of the first tokens so long back."""
+    hold_ms: float | None = Field(None, ge=1, le=86_400_000)
+    """Least time between two changes of a rate; none: the window."""
+    check_ms: float = Field(100.0, ge=1, le=86_400_000)
+    signal_delay_ms: float = Field(0.0, ge=0, le=86_400_000)
+    """Age of what is seen."""
+    update: Literal["clip", "literal"] = "clip"
+    """``literal`` (the essay): ``rate * P99 / target``."""
+
+
+class KvAdmission(Table):
+    """Near KV saturation long contexts are let in at a lower rate. On where ``long_tokens`` is set."""
+
+    long_tokens: int | None = Field(None, ge=1)
+    """A prompt of so many tokens is long."""
+    saturation: float = Field(0.85, ge=0, le=1)
+    """Part of the KV blocks in use."""
+    long_rate_per_s: float = Field(1.0, ge=0.001, le=RATE_MOST)
+    """Long contexts that a replica lets in then."""
+
+
+class Preempt(Table):
+    """Preemption for a waiting head (``preemption_threshold`` of a policy), and what becomes of every victim."""
+
+    utilization_max: float = Field(0.8, ge=0, le=1000)
+    """Only while the last batch held less than this part of the allowed tokens."""
+    recovery_ms_max: float = Field(100.0, ge=0, le=86_400_000)
+    """Only of requests that would have what they had computed again in less."""
+    denied: Literal["wait", "refuse"] = "wait"
+    """What becomes of a head that these limits deny a victim."""
+    victims: Literal["recompute", "swap"] = "recompute"
+    """``swap``: their KV goes to host memory while there is room."""
+    host_gb: float = Field(0.0, ge=0, le=10**6)
+    """Host memory of a replica, in 1e9 bytes."""
+    host_gb_per_s: float = Field(25.0, gt=0, le=10**6)
+    """Bandwidth between host and device."""
+    kv_bytes_per_token: int = Field(131_072, ge=1, le=10**9)
+    """``2 * layers * kv heads * head dim * bytes``; the default is that of Llama-3.1-8B in 16 bits."""
+
+    @model_validator(mode="after")
+    def _room_for_swap(self) -> Preempt:
+        if self.victims == "swap" and self.host_gb == 0:
+            raise ValueError('victims = "swap" needs host_gb, the host memory of a replica')
+        return self
+
+
+class Capacity(Table):
+    """What ``capacity`` asks of the sandbox."""
+
+    scr: float = Field(0.99, gt=0, le=1)
+    """SCR that must be kept."""
+    load: float = Field(1.0, ge=0.1, le=64)
+    """The load that the replicas are counted for, in loads of the trace."""
 
 
 class Weights(Table):
@@ -344,7 +498,9 @@ class PolicyTable(Table):
     slack_ms: float = Field(0.0, ge=0)
     """``wfq+edf``: a head whose deadline is closer than this goes first."""
     preemption_threshold: int | None = Field(None, ge=0)
-    """``priority``: a request that does not fit takes the place of those whose number is larger by more than this."""
+    """``priority``: a request that does not fit takes the place of those whose number is larger by more than this.
+    Also under ``type-priority`` (places of the order), ``sjf`` (prompt tokens), ``edf`` (milliseconds) and ``vtc``
+    (service units at weight 1). Limits: ``[preempt]``."""
     by: Literal["prompt", "cost"] = "prompt"
     """``sjf``, ``wfq`` and ``wfq+edf``: count a prompt's tokens, or what ``[moe]`` expects them to cost."""
     rpm: int = Field(20, ge=1, le=10**9)
@@ -373,12 +529,23 @@ class Config(Table):
     emergency: Emergency = Emergency()
     speculative: Speculative | None = None
     moe: Moe | None = None
+    retry: Retry = Retry()
+    backpressure: Backpressure = Backpressure()
+    kv_admission: KvAdmission = KvAdmission()
+    preempt: Preempt = Preempt()
+    capacity: Capacity = Capacity()
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
 
     def slo_ttft_ms(self, tenant: str) -> SloTtft | None:
         """The tenant's own SLO, else the default one, else none (then one is assumed from the trace)."""
         own = self.tenants.get(tenant)
         return (own.slo_ttft_ms if own else None) or self.defaults.slo_ttft_ms
+
+    def has_extras(self) -> bool:
+        """Whether there are pools, drafts, experts or precisions anywhere."""
+        tables = (self.cluster, *self.models.values())
+        drafts = self.speculative is not None and self.speculative.draft_tokens > 0
+        return drafts or self.moe is not None or any(one.disaggregated or one.precision_switch for one in tables)
 
     def commitments(self, at: datetime | None = None) -> dict[str, int]:
         """Committed tokens a month at an instant (null: by the latest commitments) of each tenant that has any."""
@@ -402,6 +569,7 @@ class Config(Table):
 class Engine(Table):
     """Engine settings with nothing left open: the defaults under ``[cluster]``, ``[models.NAME]`` and changes."""
 
+    version: EngineVersion = engines.LATEST
     policy: PolicyName = "fcfs"
     max_num_seqs: int = 256
     max_num_active_seqs: int | None = None
@@ -415,7 +583,7 @@ class Engine(Table):
     long_prefill_token_threshold_adaptive: bool = False
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
-    """On by default, as in a stock server; prefill-first engines know no such thing."""
+    """On by default from vLLM 0.14 on; prefill-first engines know no such thing."""
     scheduler_reserve_full_isl: bool = True
     batching: Literal["mixed", "prefill-first"] = "mixed"
     prefill_interval: int = 10
@@ -424,6 +592,10 @@ class Engine(Table):
     """None: the policy's own: by priority under ``priority``, else the last."""
     queue_limit: int | None = None
     """A request that arrives at a replica while so many wait is refused."""
+    tenant_queue_limit: int | None = None
+    """As ``queue_limit``, of one tenant's requests that wait for their first batch."""
+    queue_time_limit_ms: float | None = None
+    """Who has waited so long for its first batch is refused."""
     speed: float = 1.0
     step_time: StepTime = StepTime()
     precision_switch: Literal["keep", "drop"] | None = None
@@ -435,9 +607,12 @@ class Engine(Table):
     @classmethod
     def _settle(cls, values: dict[str, Any]) -> dict[str, Any]:
         settled = {key: value for key, value in values.items() if value is not None}
+        lacking = engines.missing(settled.get("version", engines.LATEST), settled)
+        if lacking is not None:
+            raise ValueError(lacking)
         if settled.get("batching") == "prefill-first" or "speculative" in settled:
             settled.setdefault("async_scheduling", False)
-        return settled
+        return engines.defaults(settled.get("version", engines.LATEST)) | settled
 
     @model_validator(mode="after")
     def _agree(self) -> Engine:
@@ -483,16 +658,17 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
         keys["speculative"] = config.speculative
     for layer in layers:
         keys |= _set_keys(layer)
+
+    def last(name: str, default: Any) -> Any:
+        return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
+
+    keys["version"] = last("engine", engines.LATEST)
     engine = Engine(**keys)
     listed = sorted((change for layer in layers for change in layer.changes), key=lambda change: change.at)
     changes: list[tuple[datetime, Engine]] = []
     for change in listed:
         keys = keys | _set_keys(change)
         changes.append((change.at, Engine(**keys)))
-
-    def last(name: str, default: Any) -> Any:
-        return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
-
     disaggregated: Disaggregated | None = last("disaggregated", None)
     return Cluster(
         model=model,

@@ -18,6 +18,7 @@ from fairreplay import __version__
 from fairreplay.causes.episodes import Episode
 from fairreplay.causes.flooding import floods
 from fairreplay.causes.verdict import document as verdict_document
+from fairreplay.config.assumed import assumptions
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
@@ -120,7 +121,7 @@ def build(
         "tenants": tenant_rows(sources, groups, config),
         "types": type_rows(sources, groups),
         "costs": {"estimates": None, "reason": NO_ESTIMATES},
-        "data_quality": data_quality(store, logged.measured.assumptions, idle_share(sources)),
+        "data_quality": data_quality(store, [*logged.measured.assumptions, *assumptions(config)], idle_share(sources)),
         "method": _method(config, options, store, logged),
     }
     if cluster:

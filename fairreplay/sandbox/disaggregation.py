@@ -6,8 +6,9 @@ A link carries one KV after the other, in the order of first tokens. A decode re
 KV has come, and admits it under the policy when it has blocks for it; nothing of its prompt is computed again unless it
 is preempted there.
 
-In the decode pool there is no prefix cache, prompts cost tenants nothing, and what the gateway does (limits of requests
-and queues, type floors) is done already. Requests that can never fit there are refused at their arrival.
+In the decode pool there is no prefix cache, prompts cost tenants nothing, nobody is preempted for a head, and what the
+gateway does (limits of requests and queues, type floors, all controls) is done already. Requests that can never fit
+there are refused at their arrival, and do not come back.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fairreplay.sandbox.controls import places as at
 from fairreplay.sandbox.engine import (
     NEVER,
     NEVER_FITS,
     OK,
     REFUSED,
+    Controls,
     EngineResult,
     EngineSettings,
     Int64s,
@@ -70,6 +73,7 @@ def run_pools(workload: Workload, plan: Plan, serve: Serve) -> EngineResult:
     decode = replace(
         plan,
         disaggregated=None,
+        controls=None,
         settings=tuple((at, _decode(state)) for at, state in plan.settings),
     )
     for number in range(pools.decode_replicas):
@@ -77,7 +81,7 @@ def run_pools(workload: Workload, plan: Plan, serve: Serve) -> EngineResult:
         if len(rows):
             came = _take(workload, rows, total.details["handed_over_ps"][rows])
             total.add(rows, serve(came, decode), decode=True)
-    return total.result()
+    return total.result(plan.controls)
 
 
 def _prefill(state: EngineSettings) -> EngineSettings:
@@ -90,12 +94,14 @@ def _decode(state: EngineSettings) -> EngineSettings:
     spec = replace(spec, name="fcfs") if spec.name == "rpm-limit" else spec
     return replace(
         state,
-        policy=replace(spec, prompt_cost=0, floors=None),
+        policy=replace(spec, prompt_cost=0, floors=None, preemption_threshold=None),
         num_gpu_blocks=state.decode_gpu_blocks or state.num_gpu_blocks,
         enable_prefix_caching=False,
         precision_switch="",
         prefill_first=False,
         queue_limit=0,
+        tenant_queue_limit=0,
+        queue_time_ps=0,
     )
 
 
@@ -132,6 +138,9 @@ class _Total:
         self.columns = {name: np.full(count, NEVER, np.int64) for name in instants}
         self.columns |= {name: np.zeros(count, np.int64) for name in sums}
         self.details = {name: np.full(count, NEVER, np.int64) for name in DETAILS}
+        self.attempts = np.ones(count, np.int64)
+        self.refusals: list[Int64s] = []
+        self.events: list[Int64s] = []
         self.steps = 0
         self.end_ps = 0
 
@@ -139,6 +148,8 @@ class _Total:
         self.columns["finished_ps"][rows] = self.arrival_ps[rows]
         self.columns["status"][rows] = REFUSED
         self.columns["reason"][rows] = NEVER_FITS
+        refusals = [rows, np.ones_like(rows), self.arrival_ps[rows], np.full_like(rows, NEVER_FITS)]
+        self.refusals.append(np.stack(refusals, axis=1))
 
     def add(self, rows: Int64s, result: EngineResult, *, decode: bool = False) -> None:
         """What one replica did to ``rows``; the decode stage only adds to what stands."""
@@ -148,6 +159,7 @@ class _Total:
         else:
             columns["scheduled_ps"][rows] = result.scheduled_ps
             columns["first_token_ps"][rows] = result.first_token_ps
+            self._add_controls(rows, result)
         for name in ("finished_ps", "status", "reason"):
             columns[name][rows] = getattr(result, name)
         for name in ("preemptions", "recomputed_tokens", "cached_tokens", "computed_tokens"):
@@ -157,8 +169,28 @@ class _Total:
         self.steps += result.steps
         self.end_ps = max(self.end_ps, result.end_ps)
 
-    def result(self) -> EngineResult:
-        return EngineResult(**self.columns, steps=self.steps, end_ps=self.end_ps, details=self.details)
+    def _add_controls(self, rows: Int64s, result: EngineResult) -> None:
+        """What controls did to the requests of one prefill replica, which counts them from 0."""
+        if len(result.attempts):
+            self.attempts[rows] = result.attempts
+            refusals, events = result.refusals.copy(), result.events.copy()
+            refusals[:, 0] = rows[refusals[:, 0]]
+            of_requests = np.isin(events[:, at.E_WHAT], at.ABOUT_TICKETS)
+            events[of_requests, at.E_WHO] = rows[events[of_requests, at.E_WHO]]
+            self.refusals.append(refusals)
+            self.events.append(events)
+
+    def result(self, controls: Controls | None) -> EngineResult:
+        result = EngineResult(**self.columns, steps=self.steps, end_ps=self.end_ps, details=self.details)
+        if controls is None:
+            return result
+        refusals, events = np.concatenate(self.refusals), np.concatenate([result.events, *self.events])
+        return replace(
+            result,
+            attempts=self.attempts,
+            refusals=refusals[np.lexsort((refusals[:, 1], refusals[:, 0], refusals[:, 2]))],
+            events=events[np.argsort(events[:, at.E_AT], kind="stable")],
+        )
 
 
 def _mask(rows: Int64s, count: int) -> NDArray[np.bool_]:

@@ -49,6 +49,10 @@ LIVELOCK: Final = 2
 TOO_LONG: Final = 3
 RATE_LIMITED: Final = 4
 QUEUE_FULL: Final = 5
+TENANT_QUEUE_FULL: Final = 6
+QUEUE_TIME: Final = 7
+BACKPRESSURE: Final = 8
+PREEMPTION_DENIED: Final = 9
 REASON_NAMES: Final = {
     NO_REASON: "",
     NEVER_FITS: "never_fits",
@@ -56,7 +60,13 @@ REASON_NAMES: Final = {
     TOO_LONG: "too_long",
     RATE_LIMITED: "rate_limited",
     QUEUE_FULL: "queue_full",
+    TENANT_QUEUE_FULL: "tenant_queue_full",
+    QUEUE_TIME: "queue_time",
+    BACKPRESSURE: "backpressure",
+    PREEMPTION_DENIED: "preemption_denied",
 }
+COME_BACK: Final = (QUEUE_FULL, TENANT_QUEUE_FULL, QUEUE_TIME, BACKPRESSURE, PREEMPTION_DENIED)
+"""Reasons of refusals that name a time to come back at; the others would be refused again, or were judged before."""
 
 VICTIMS: Final = ("last", "priority", "least-computed")
 """Who loses its KV blocks when they run out: see ``EngineSettings.victim``."""
@@ -150,8 +160,9 @@ class PolicySpec:
     rpm: int = 20
     """Requests of a tenant that ``rpm-limit`` lets through in any 60 s."""
     preemption_threshold: int | None = None
-    """Under ``priority``: a head that does not fit takes the place of requests whose priority number is larger by more
-    than this (SGLang); None: nobody is preempted for a head (vLLM)."""
+    """A head that does not fit takes the place of running requests whose rank is larger by more than this; None: nobody
+    is preempted for a head. Under ``priority`` (SGLang's rule), ``type-priority`` and ``sjf`` it counts as their ranks
+    do, under ``edf`` milliseconds, under ``vtc`` service at weight 1. Other policies have none."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +192,10 @@ class EngineSettings:
     """Admission holds the whole KV of a request (prompt and output) from the start."""
     queue_limit: int = 0
     """A request that arrives while so many wait is refused; 0: no limit."""
+    tenant_queue_limit: int = 0
+    """As ``queue_limit``, of the requests of one tenant that wait for their first batch. Needs ``Plan.controls``."""
+    queue_time_ps: int = 0
+    """Who has waited so long for its first batch is refused; 0: no limit. Needs ``Plan.controls``."""
     victim: str = ""
     """One of ``VICTIMS``; empty: ``priority`` under the policy of that name, else ``last``, as vLLM does.
 
@@ -201,6 +216,93 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
+class Backpressure:
+    """A token bucket for each tenant, see ``controls.pressure``. Rates are thousandths of a request a second."""
+
+    rates: tuple[int, ...]
+    """By tenant index: the configured rate, from which it starts; 0: none of this for the tenant."""
+    targets_ps: tuple[int, ...]
+    """By tenant index: the TTFT that its P99 is held against."""
+    rate_min: int = 100
+    step: int = 1000
+    burst: int = 1
+    """Requests that a bucket holds."""
+    window_ps: int = 10 * PS_PER_SECOND
+    hold_ps: int = 10 * PS_PER_SECOND
+    """Least time between two changes of a rate."""
+    check_ps: int = PS_PER_SECOND // 10
+    delay_ps: int = 0
+    """Age of what is seen."""
+    literal: bool = False
+    """``rate * P99 / target``, as design essays print it."""
+
+
+@dataclass(frozen=True)
+class LongAdmission:
+    """Near KV saturation long contexts are let in at a lower rate, see ``controls.longs``."""
+
+    tokens: int
+    """A prompt of so many tokens is long."""
+    rate: int
+    """Thousandths of a long context a second."""
+    saturation: int = 850_000
+    """Millionths of the KV blocks that are in use."""
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """Limits of preemption for a waiting head, and what becomes of victims of any kind."""
+
+    utilisation_max: int = 800_000
+    """Millionths of the batch tokens allowed, in the last batch, below which a head may take somebody's place."""
+    recovery_max_ps: int = PS_PER_SECOND // 10
+    """Whoever would need longer to get back what it had computed is no victim of a head."""
+    refuse: bool = False
+    """A head that these limits deny a victim is refused, not kept waiting."""
+    swap: bool = False
+    """Victims' KV goes to host memory while there is room; else it is computed anew."""
+    host_tokens: int = 0
+    swap_token_ps: int = 0
+    """Time that the KV of a token takes between host and device; the next step waits for it."""
+
+
+@dataclass(frozen=True)
+class Emergency:
+    """Modes under stress, see ``controls.emergency``."""
+
+    targets_ps: tuple[tuple[int, int, int], ...]
+    """By tenant index, for ``QUANTILES``."""
+    floors: tuple[int, ...] = ()
+    """By type index, scaled by ``FLOOR_SCALE``; empty: from the window before."""
+    reserve: int = 419_430
+    """Part of what is served that such floors share out, scaled by ``FLOOR_SCALE``."""
+    eta: int = 524_288
+    low_weight: bool = False
+    min_samples: tuple[int, int, int] = (5, 10, 100)
+    prompt_cost: int = 1000
+    """Thousandths of a unit."""
+    output_cost: int = 2000
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What holds requests back around the scheduler, the same throughout a run; each part is off where it is None."""
+
+    retries: int = 0
+    """How often a refused request comes back, ``retry_after_ps`` after each refusal (``COME_BACK``)."""
+    retry_after_ps: int = PS_PER_SECOND
+    tenant_limits: tuple[int, ...] = ()
+    """By tenant index: its own ``tenant_queue_limit``; 0 or missing: the general one."""
+    backpressure: Backpressure | None = None
+    longs: LongAdmission | None = None
+    preemption: Preemption | None = None
+    emergency: Emergency | None = None
+    window_ps: int = 60 * PS_PER_SECOND
+    offset_ps: int = 0
+    """Instant 0 lies so far after the begin of a window."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a replica runs with, over time."""
 
@@ -208,6 +310,8 @@ class Plan:
     """(from ``at_ps`` on, settings), in time order; the first holds from the beginning whatever its instant."""
     weights: tuple[tuple[int, Int64s], ...]
     """(from ``at_ps`` on, inverse weight by tenant index), in time order, same rule."""
+    controls: Controls | None = None
+    """None: nobody but the engine's own limits decides."""
     disaggregated: Disaggregated | None = None
     """Two pools of replicas serve the workload instead of one replica (``disaggregation``)."""
 
@@ -251,9 +355,17 @@ class Workload:
     """Prefill replica of each request, for two pools; None: round-robin."""
     handed_over: bool = False
     """Requests arrive with their prompt computed elsewhere and one output token sampled, and need room for the KV."""
+    source: Workload | None = None
+    """Of the tickets of a run with controls: the workload that they are arrivals of."""
+    of: Int64s | None = None
+    """And the request of each."""
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
+
+
+def _nothing() -> Int64s:
+    return np.zeros((0, 4), np.int64)
 
 
 @dataclass(frozen=True)
@@ -274,6 +386,13 @@ class EngineResult:
     """All tokens computed for the request, recomputation included."""
     steps: int
     end_ps: int
+    attempts: Int64s = field(default_factory=_nothing)
+    """How often each request arrived; empty where nobody can come back."""
+    refusals: Int64s = field(default_factory=_nothing)
+    """Every refusal, also of requests that came back: rows of (request, attempt, instant, reason), in order of
+    arrival. Empty without controls."""
+    events: Int64s = field(default_factory=_nothing)
+    """What controls did: rows of (instant, what, who, value), see ``controls.places``. Empty without controls."""
     details: Mapping[str, Int64s] = field(default_factory=dict)
     """By request, for what is in force: ``DETAILS_OF_SPECULATION``, ``disaggregation.DETAILS``."""
 
@@ -355,6 +474,8 @@ def check_plan(plan: Plan) -> None:
                 raise ValueError(f"{name} cannot change in mid-run (at {at_ps} ps)")
         if _drafting(settings) != _drafting(first):
             raise ValueError(f"speculation cannot change in mid-run (at {at_ps} ps)")
+        if plan.controls is None and (settings.queue_time_ps or settings.tenant_queue_limit):
+            raise ValueError("limits of queue time and of a tenant's queue need Plan.controls")
 
 
 def _drafting(settings: EngineSettings) -> tuple[int, tuple[int, ...]] | None:

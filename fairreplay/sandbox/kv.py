@@ -78,7 +78,7 @@ class PrefixKv:
         self.total = blocks
         self.block_size = block_size
         self._workload = workload
-        self._chains = _prefix_chains(workload)
+        self._chains = _prefix_chains(workload.source or workload)
         self._next_block = blocks
         self._doomed = 0
         self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(blocks))
@@ -181,7 +181,7 @@ class PrefixKv:
     def _key(self, request: int, index: int) -> BlockKey:
         """Identity of the request's block ``index``: shared if it lies in a prompt prefix with ids, else its own."""
         end = (index + 1) * self.block_size
-        chain = self._chains[request]
+        chain = self._chains[request if self._workload.of is None else int(self._workload.of[request])]
         covered = min(int(self._workload.prompt_tokens[request]), len(chain) * self._workload.prefix_block_tokens)
         if end <= covered:
             return chain[(end - 1) // self._workload.prefix_block_tokens], index

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from fairreplay.config.durations import window_us
 from fairreplay.config.model import BEFORE_ALL, QUANTILES, Cluster, Config, Engine, EngineChange, Moe, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox import extras
+from fairreplay.sandbox.controls.configured import controls_of
 from fairreplay.sandbox.engine import (
     FIXED,
     FLOOR_SCALE,
@@ -53,6 +55,8 @@ LEAST_PROTECTED: Final = Fraction(1, 2)
 MOST_PROTECTED: Final = Fraction(3, 2)
 POOLS: Final = "pools"
 """Stands for the replicas of a disaggregated group, which are simulated together."""
+CONTROLS: Final = "controls"
+"""Who asks for targets where no policy does."""
 RESERVED_TYPE: Final = "chat"
 """Whose tokens ``[floor] reserve_tokens`` keeps."""
 BY_COST: Final = ("sjf", "wfq", "wfq+edf")
@@ -305,9 +309,19 @@ def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] |
         if policy_limits(part.cluster, policy, is_baseline=is_baseline):
             limits = limits or _over_limits(load, planned, config.policy_table("rpm-limit").rpm)
             work = replace(work, over_limit=limits[part.model][part.rows])
+        settings = settings_over_time(part.cluster, config, policy, work, load.start_us)
         plan = Plan(
-            settings=settings_over_time(part.cluster, config, policy, work, load.start_us),
+            settings=settings,
             weights=_weights_over_time(weights, work.tenants, load.start_us),
+            controls=controls_of(
+                part.cluster,
+                config,
+                any(state.policy.preemption_threshold is not None for _, state in settings),
+                work.tenants,
+                work.types,
+                load.start_us,
+                partial(_targets, config, CONTROLS),
+            ),
             disaggregated=_disaggregated(part.cluster),
         )
         try:
@@ -446,9 +460,16 @@ def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
         predicted_output=table.predicted_output,
         rpm=table.rpm,
         by_cost=table.by == "cost",
-        preemption_threshold=table.preemption_threshold if policy == "priority" else None,
+        preemption_threshold=_threshold(policy, table.preemption_threshold),
         floors=floors,
     )
+
+
+def _threshold(policy: str, threshold: int | None) -> int | None:
+    if threshold is not None and not POLICIES[policy].threshold_unit:
+        preempting = ", ".join(name for name, kind in POLICIES.items() if kind.threshold_unit)
+        raise UsageError(f"policies.{policy}.preemption_threshold: only {preempting} preempt for a head")
+    return threshold
 
 
 def type_floors(config: Config, types: Sequence[str]) -> TypeFloors | None:
@@ -481,8 +502,9 @@ def _targets(config: Config, policy: str, tenant: str) -> tuple[int, int, int]:
     """The tenant's TTFT targets in picoseconds; what lies a day or more away is as good as a day."""
     slo = config.slo_ttft_ms(tenant)
     if slo is None:
+        who = "backpressure and emergency modes need" if policy == CONTROLS else f"policy {policy!r} needs"
         raise UsageError(
-            f"policy {policy!r} needs TTFT targets, and tenant {tenant!r} has none: set [defaults] slo_ttft_ms = "
+            f"{who} TTFT targets, and tenant {tenant!r} has none: set [defaults] slo_ttft_ms = "
             "{ p50 = ..., p90 = ..., p99 = ... }"
         )
     p50, p90, p99 = (min(_picoseconds_of_ms(getattr(slo, q)), DAY_PS) for q in QUANTILES)
@@ -539,6 +561,8 @@ def _engine_settings(engine: Engine, policy: PolicySpec, types: Sequence[str]) -
         reserve_full_kv=engine.admission == "reserve",
         victim=engine.victim or "",
         queue_limit=engine.queue_limit or 0,
+        tenant_queue_limit=engine.tenant_queue_limit or 0,
+        queue_time_ps=_picoseconds_of_ms(engine.queue_time_limit_ms or 0.0),
         speculation=speculation,
         moe=moe,
         precision_switch=engine.precision_switch or "",

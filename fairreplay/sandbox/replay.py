@@ -21,6 +21,7 @@ import polars as pl
 from fairreplay.config.model import ClusterTable, Config, Tenant, resolve_cluster
 from fairreplay.errors import UsageError
 from fairreplay.sandbox.compiled import KINDS, StepSums, run, run_with_sums
+from fairreplay.sandbox.controls.configured import asked_for, needs_targets
 from fairreplay.sandbox.engine import (
     NEVER,
     PS_PER_US,
@@ -228,6 +229,7 @@ def config_hash(
         "weights": config.weights.model_dump(mode="json"),
         **_targets(config, policy),
         **_enforced_floors(config),
+        **asked_for(config),
         "parameters": config.policy_table(policy).model_dump(mode="json"),
     }
     if rank_digest is not None:
@@ -243,7 +245,7 @@ def _targets(config: Config, policy: str) -> dict[str, object]:
         for name in (None, *config.models):
             cluster = resolve_cluster(config, name)
             policies |= {engine.policy for engine in (cluster.engine, *(state for _, state in cluster.changes))}
-    if not policies & KNOW_DEADLINES:
+    if not policies & KNOW_DEADLINES and not needs_targets(config):
         return {}
     own = {name: tenant.slo_ttft_ms for name, tenant in sorted(config.tenants.items())} | {
         "": config.defaults.slo_ttft_ms

@@ -21,12 +21,12 @@ class Drafting:
     """Sums by request over the steps that it was in: see ``DETAILS_OF_SPECULATION``."""
 
     def __init__(self, workload: Workload) -> None:
-        self._tenant = workload.tenant.tolist()
+        self._tenant = workload.tenant  # it may still grow
         self._sums = {name: np.zeros(len(workload), np.int64) for name in DETAILS_OF_SPECULATION}
 
     def step_ps(self, speculation: Speculation, batch: Sequence[tuple[int, int, int]]) -> int:
         """Time that the drafts of a step add to it; ``batch``: (request, drafts, tokens that it gets)."""
-        requests_of = Counter(self._tenant[request] for request, _, _ in batch)
+        requests_of = Counter(self._of(request) for request, _, _ in batch)
         rejected_of: Counter[int] = Counter()
         for request, drafts, tokens in batch:
             if drafts:
@@ -35,14 +35,17 @@ class Drafting:
                 self._sums["rejected"][request] += rejected
                 self._sums["decode_steps"][request] += 1
                 self._sums["wasted_ps"][request] += rejected * speculation.verify_ps
-                rejected_of[self._tenant[request]] += rejected
-                others = len(batch) - requests_of[self._tenant[request]]
+                rejected_of[self._of(request)] += rejected
+                others = len(batch) - requests_of[self._of(request)]
                 self._sums["imposed_ps"][request] += rejected * others * _draft_ps(speculation)
         total = sum(rejected_of.values())
         for request, _, _ in batch:
-            of_others = total - rejected_of[self._tenant[request]]
+            of_others = total - rejected_of[self._of(request)]
             self._sums["held_up_ps"][request] += of_others * _draft_ps(speculation)
         return _draft_ps(speculation) * sum(drafts for _, drafts, _ in batch)
+
+    def _of(self, request: int) -> int:
+        return int(self._tenant[request])
 
     def details(self) -> dict[str, Int64s]:
         return dict(self._sums)

@@ -5,7 +5,7 @@ Workload and plan become arrays, the kernel runs over them, and its result array
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, Final
@@ -65,6 +65,8 @@ VICTIM_CODES: Final = {
     "priority": at.PRIORITY_VICTIM,
     "least-computed": at.LEAST_VICTIM,
 }
+
+KEEP_RANKS: Final = frozenset(name for name, code in POLICY_CODES.items() if code >= at.KEEPS_RANKS)
 
 Progress = Callable[[int], None]
 """Called now and then with the number of requests that have arrived so far."""
@@ -269,7 +271,7 @@ def _run_plan(
         at.TO_ROWS: rows,
     }
     details = _add_extras(e, arrays, workload, first) if has_extras else {}
-    arrays = _link(e, arrays)
+    linked = _link(e, arrays)
     advance = part("kernel")
     done = 0
     while not done:
@@ -278,6 +280,7 @@ def _run_plan(
         e[at.ROWS] = 0
         if progress is not None:
             progress(int(e[at.NEXT_ARRIVAL]))
+    del linked
     if e[at.FAILED]:
         rank = next(state.policy.rank for _, state in plan.settings if state.policy.rank)
         raise failed(rank, int(e[at.FAILED]) - 1, "run it alone with that head's fields to see which")
@@ -337,15 +340,21 @@ def _add_extras(
     return details | ({"switched": counts[at.SWITCHED]} if state.precision_switch else {})
 
 
-def _link(e: Int64s, arrays: dict[int, Int64s | Int32s]) -> dict[int, Int64s | Int32s]:
+def needed_parts(policies: Iterable[str], extras: bool = False) -> list[str]:
+    """The parts that replays under ``policies`` call, with what ``Plan.has_extras`` tells if ``extras``."""
+    ranked = ["decider"] if KEEP_RANKS.intersection(policies) or (extras and "sjf" in policies) else []
+    return ["kernel", "stepper", *ranked, *(["extra_stepper"] if extras else [])]
+
+
+def _link(e: Int64s, arrays: dict[int, Int64s | Int32s]) -> dict[int, Any]:
     """Tell the parts where the arrays are; what comes back must live as long as they run."""
-    arrays = {place: array if array.flags.c_contiguous else array.copy() for place, array in arrays.items()}
-    for place, array in arrays.items():
+    linked = {place: np.ascontiguousarray(array) for place, array in arrays.items()}
+    for place, array in linked.items():
         if array.dtype != (np.int32 if place == at.TO_WAY else np.int64):
             raise TypeError(f"the engine takes arrays of int64, not of {array.dtype}")
         e[place] = array.ctypes.data
         e[place + 1 : place + 1 + array.ndim] = array.shape
-    return arrays
+    return linked
 
 
 def _compile_ranks(ranks: set[UserRank]) -> dict[UserRank, Any]:

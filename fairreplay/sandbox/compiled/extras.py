@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import compiled, matrix, vector
+from fairreplay.sandbox.compiled.jit import compiled, matrix, unsigned, vector
 from fairreplay.sandbox.compiled.prefix import forget_all
 from fairreplay.sandbox.engine import Int64s
 from fairreplay.sandbox.extras import DRAW_BITS, MICRO, OF_EXPERTS, ROOT_BITS
@@ -20,7 +20,7 @@ from fairreplay.sandbox.extras import DRAW_BITS, MICRO, OF_EXPERTS, ROOT_BITS
 @compiled
 def _draw(seed: int, position: int) -> int:
     """As ``extras.draw``."""
-    z = np.uint64(seed) + np.uint64(position) * np.uint64(0x9E3779B97F4A7C15)
+    z = unsigned(seed) + unsigned(position) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.int64((z ^ (z >> np.uint64(31))) >> np.uint64(64 - DRAW_BITS))

@@ -413,7 +413,7 @@ def start(e: Int64s, run: Int64s, batch: Int64s, out: Int64s, flights: Int64s) -
         if samples > 0:
             flights[flight, 2 * outputs + 2] = request
             flights[flight, 2 * outputs + 3] = slot
-            if at.EXTRAS:
+            if at.EXTRAS and e[at.DRAFTS] > 0:
                 flights[flight, 2 * outputs + 3] = slot + (samples << at.INDEX_WIDTH)
             outputs += 1
             if run[slot + at.OUTPUT] != 0:
@@ -480,7 +480,7 @@ def take_output(
         first = prompt[request]
         known = run[slot + at.KNOWN] if stays else kept[request * at.KEPT + at.KEPT_KNOWN]
         samples = np.int64(1)
-        if at.EXTRAS:
+        if at.EXTRAS and e[at.DRAFTS] > 0:
             samples = flights[flight, 2 * place + 3] >> at.INDEX_WIDTH
         if output != 0:
             known += samples

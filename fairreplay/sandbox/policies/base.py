@@ -41,6 +41,9 @@ class Policy:
     ranks_tenants = False
     """True: equal ranks of two tenants go by tenant name, as in the published sequences; else by arrival."""
 
+    threshold_unit = 0
+    """What ``preemption_threshold`` counts in a rank of this policy; 0: nobody is preempted for a head."""
+
     def __init__(self, spec: PolicySpec, workload: Workload) -> None:
         self.spec = spec
         self.workload = workload

@@ -6,5 +6,7 @@ from fairreplay.sandbox.policies.base import Policy
 
 
 class Sjf(Policy):
+    threshold_unit = 1
+
     def rank(self, request: int) -> int:
         return self.prompt_cost(request)
