@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from fairreplay.config.model import Config
     from fairreplay.metrics.fidelity import Fidelity
     from fairreplay.sandbox.replay import ReplaySummary
     from fairreplay.store.store import Store
@@ -83,7 +84,7 @@ def replay(
     opened = open_store(store)
     for warning in with_known_policies(settings)[1].values():
         note(warning, quiet=quiet)
-    note_compilation(policies, quiet=quiet)
+    note_compilation(policies, settings, quiet=quiet)
     with progress("replay", "requests", quiet=quiet or json) as told:
         summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), engine=engine, progress=told)
     emitted = None
@@ -134,15 +135,16 @@ def _check_emit(emit: str | None, output: Path | None, policies: list[str], inte
         raise UsageError(f"--emit {emit} writes the steps of one policy: give --policy once")
 
 
-def note_compilation(policies: Sequence[str] = (), *, quiet: bool) -> None:
+def note_compilation(policies: Sequence[str] = (), settings: Config | None = None, *, quiet: bool) -> None:
     """Compile the engine on its first use, and say why that takes longer and how long it took."""
     from fairreplay.sandbox.compiled import compile_engine, is_compiled
 
-    if is_compiled(policies):
+    extras = settings is not None and settings.has_extras()
+    if is_compiled(policies, extras):
         return
     note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
     started = time.monotonic()
-    compile_engine(policies)
+    compile_engine(policies, extras)
     note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 

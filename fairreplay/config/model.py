@@ -135,6 +135,54 @@ class EngineKeys(Table):
     queue_time_limit_ms: float | None = Field(None, gt=0)
     speed: float | None = Field(None, gt=0)
     step_time: StepTime | None = None
+    precision_switch: Literal["keep", "drop"] | None = None
+
+
+class Disaggregated(Table):
+    """``[cluster.disaggregated]``: a pool that prefills, a pool that decodes, and what the KV between them takes."""
+
+    prefill_replicas: int = Field(ge=1)
+    decode_replicas: int = Field(ge=1)
+    kv_bytes_per_token: int = Field(ge=1, le=10**9)
+    link_bytes_per_s: float | None = Field(None, ge=1)
+    """Of each prefill replica; none: the KV moves in no time."""
+    decode_num_gpu_blocks: int | None = Field(None, ge=2)
+    """None: as ``num_gpu_blocks``."""
+    prefill_budget_ms: SloTtft | None = None
+    """From arrival to first token."""
+    decode_budget_ms: SloTtft | None = None
+    """From first token to finish; consistency of the stages is judged where both budgets are set."""
+
+
+class Speculative(Table):
+    """``[speculative]``: a small model drafts, the model checks; seconds, divided by ``speed`` as all step times."""
+
+    draft_tokens: int = Field(4, ge=0, le=64)
+    acceptance: float = Field(0.7, ge=0, le=1)
+    """Chance that a draft is accepted if those before it are."""
+    types: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    """Acceptance of types that have one of their own."""
+    draft_token: float = Field(0.0, ge=0, le=1)
+    verify_token: float | None = Field(None, ge=0, le=1)
+    """What a draft adds to the model's step; none: as a prefill token."""
+
+
+class MoeType(Table):
+    mean: float | None = Field(None, gt=0, le=1000)
+    spread: float | None = Field(None, ge=0, le=1000)
+
+
+class Moe(Table):
+    """``[moe]``: what a token costs, in units of ``step_time``'s tokens, and how much that varies."""
+
+    mean: float = Field(1.0, gt=0, le=1000)
+    spread: float = Field(0.0, ge=0, le=1000)
+    """Standard deviation."""
+    experts: Literal["independent", "same"] = "independent"
+    """Whether the tokens of a request meet experts of their own or all the same ones."""
+    risk: float = Field(1.0, ge=0, le=1000)
+    """Lambda: by how many spreads a policy that ranks by cost stays on the safe side."""
+    types: dict[str, MoeType] = Field(default_factory=dict)
 
 
 class Hardware(Table):
@@ -192,8 +240,15 @@ class ClusterTable(EngineKeys):
     """The release whose defaults and rules hold (``config.engines``)."""
     replicas: int | None = Field(None, ge=1)
     placement: Literal["round-robin", "logged", "session"] | None = None
+    disaggregated: Disaggregated | None = None
     hardware: Hardware | None = None
     changes: tuple[EngineChange, ...] = ()
+
+    @model_validator(mode="after")
+    def _pools_have_replicas(self) -> ClusterTable:
+        if self.disaggregated and self.replicas is not None:
+            raise ValueError("replicas does not go with disaggregated, whose pools have replicas of their own")
+        return self
 
 
 class TenantChange(Table):
@@ -446,6 +501,8 @@ class PolicyTable(Table):
     """``priority``: a request that does not fit takes the place of those whose number is larger by more than this.
     Also under ``type-priority`` (places of the order), ``sjf`` (prompt tokens), ``edf`` (milliseconds) and ``vtc``
     (service units at weight 1). Limits: ``[preempt]``."""
+    by: Literal["prompt", "cost"] = "prompt"
+    """``sjf``, ``wfq`` and ``wfq+edf``: count a prompt's tokens, or what ``[moe]`` expects them to cost."""
     rpm: int = Field(20, ge=1, le=10**9)
     """``rpm-limit``: requests of a tenant that pass in any minute."""
 
@@ -470,6 +527,8 @@ class Config(Table):
     floor: Floor = Floor()
     weights: Weights = Weights()
     emergency: Emergency = Emergency()
+    speculative: Speculative | None = None
+    moe: Moe | None = None
     retry: Retry = Retry()
     backpressure: Backpressure = Backpressure()
     kv_admission: KvAdmission = KvAdmission()
@@ -481,6 +540,12 @@ class Config(Table):
         """The tenant's own SLO, else the default one, else none (then one is assumed from the trace)."""
         own = self.tenants.get(tenant)
         return (own.slo_ttft_ms if own else None) or self.defaults.slo_ttft_ms
+
+    def has_extras(self) -> bool:
+        """Whether there are pools, drafts, experts or precisions anywhere."""
+        tables = (self.cluster, *self.models.values())
+        drafts = self.speculative is not None and self.speculative.draft_tokens > 0
+        return drafts or self.moe is not None or any(one.disaggregated or one.precision_switch for one in tables)
 
     def commitments(self, at: datetime | None = None) -> dict[str, int]:
         """Committed tokens a month at an instant (null: by the latest commitments) of each tenant that has any."""
@@ -533,6 +598,10 @@ class Engine(Table):
     """Who has waited so long for its first batch is refused."""
     speed: float = 1.0
     step_time: StepTime = StepTime()
+    precision_switch: Literal["keep", "drop"] | None = None
+    """None: requests of all precisions share batches and cache."""
+    speculative: Speculative | None = None
+    moe: Moe | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -541,7 +610,7 @@ class Engine(Table):
         lacking = engines.missing(settled.get("version", engines.LATEST), settled)
         if lacking is not None:
             raise ValueError(lacking)
-        if settled.get("batching") == "prefill-first":
+        if settled.get("batching") == "prefill-first" or "speculative" in settled:
             settled.setdefault("async_scheduling", False)
         return engines.defaults(settled.get("version", engines.LATEST)) | settled
 
@@ -549,6 +618,10 @@ class Engine(Table):
     def _agree(self) -> Engine:
         if self.async_scheduling and self.batching == "prefill-first":
             raise ValueError('async_scheduling = true does not go with batching = "prefill-first"')
+        if self.async_scheduling and self.speculative:
+            raise ValueError("async_scheduling = true does not go with [speculative]")
+        if self.precision_switch and not self.enable_prefix_caching:
+            raise ValueError("precision_switch needs enable_prefix_caching = true")
         return self
 
 
@@ -561,6 +634,15 @@ class Cluster(Table):
     engine: Engine
     changes: tuple[tuple[Instant, Engine], ...]
     """Full settings from each instant on, in time order."""
+    disaggregated: Disaggregated | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Cluster:
+        if self.disaggregated and self.placement == "logged":
+            raise ValueError(
+                'placement = "logged" does not go with disaggregated: set placement = "round-robin" or "session"'
+            )
+        return self
 
 
 def _set_keys(layer: EngineKeys) -> dict[str, Any]:
@@ -571,7 +653,9 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
     """The settings of the replicas that serve ``model``: ``[cluster]`` overridden by ``[models.NAME]``."""
     own = config.models.get(model) if model is not None else None
     layers = [config.cluster] if own is None else [config.cluster, own]
-    keys: dict[str, Any] = {}
+    keys: dict[str, Any] = {"moe": config.moe}
+    if config.speculative and config.speculative.draft_tokens:
+        keys["speculative"] = config.speculative
     for layer in layers:
         keys |= _set_keys(layer)
 
@@ -585,9 +669,15 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
     for change in listed:
         keys = keys | _set_keys(change)
         changes.append((change.at, Engine(**keys)))
+    disaggregated: Disaggregated | None = last("disaggregated", None)
     return Cluster(
         model=model,
-        replicas=last("replicas", 1),
+        replicas=(
+            last("replicas", 1)
+            if disaggregated is None
+            else disaggregated.prefill_replicas + disaggregated.decode_replicas
+        ),
+        disaggregated=disaggregated,
         placement=last("placement", "round-robin"),
         engine=engine,
         changes=tuple(changes),

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -44,10 +44,15 @@ from fairreplay.sandbox.pool import Progress, Watch, run_tasks
 from fairreplay.sandbox.served import NO_INSTANT, Outcomes, Served, serve, step_rows
 from fairreplay.store.store import BLOCK_ROWS, Store
 
+if TYPE_CHECKING:
+    from fairreplay.sandbox.accounts import Account
+
 ENGINES: Final = ("local", "ray")
 """Where replicas are simulated: by threads of this process, or on a Ray cluster."""
 AHEAD_ROWS: Final = 1 << 22
 """Requests whose outcome may be at hand before the policy's turn to be written has come."""
+JUDGED: Final = {"disaggregated": {"prefill_budget_ms", "decode_budget_ms"}}
+"""What a cluster's results are only held against."""
 SEMANTICS: Final = 1
 """Raised whenever the same load and config would replay differently, so that older replays are stale."""
 
@@ -81,6 +86,8 @@ class Replayed:
     requests: pl.DataFrame
     steps: pl.DataFrame
     engine_s: float
+    accounts: tuple[Account, ...] = ()
+    """Of each replica, where pools, drafts, experts or precisions are in force."""
 
 
 def replay(
@@ -277,7 +284,7 @@ def config_hash(
         "policy": policy,
         "is_baseline": policy == baseline_policy(config),
         "clusters": {
-            name: resolve_cluster(config, name or None).model_dump(mode="json")
+            name: resolve_cluster(config, name or None).model_dump(mode="json", exclude=JUDGED)
             for name in ["", *sorted(name for name, table in config.models.items() if table != ClusterTable())]
         },
         "tenants": {
@@ -328,7 +335,7 @@ def run_shards(load: Load, planned: Sequence[Shard]) -> Replayed:
         outcomes.put(shard, served)
         steps.append(step_rows(shard, load.start_us, served.sums))
     (requests,) = outcomes.frames([load.frame["request_id"]])
-    return Replayed(requests, pl.concat(steps), outcomes.engine_s)
+    return Replayed(requests, pl.concat(steps), outcomes.engine_s, tuple(outcomes.accounts))
 
 
 def _meta(
@@ -357,7 +364,16 @@ def _meta(
         "ok": int(np.count_nonzero(status == OK)),
         "rejected": int(np.count_nonzero(status == REFUSED)),
         "preemptions": int(outcomes.of("preemptions").sum(dtype=np.int64)),
+        **_cluster(outcomes.accounts),
     }
+
+
+def _cluster(accounts: Sequence[Account]) -> dict[str, object]:
+    if not accounts:
+        return {}
+    from fairreplay.sandbox.accounts import tables
+
+    return {"cluster": tables(accounts)}
 
 
 def _summary(meta: dict[str, Any], load: Load, outcomes: Outcomes, wall_s: float) -> ReplaySummary:

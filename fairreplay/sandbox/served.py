@@ -9,19 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from fairreplay.errors import UsageError
-from fairreplay.sandbox.compiled import KINDS, StepSums, run_with_sums
+from fairreplay.sandbox.compiled import KINDS, StepSums, run, run_with_sums
 from fairreplay.sandbox.engine import NEVER, PS_PER_US, REASON_NAMES, STATUS_NAMES, EngineResult, Int64s
 from fairreplay.sandbox.plan import Rows, Shard
 from fairreplay.sandbox.pool import Watch
 from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.trace.schema import TIMESTAMP
+
+if TYPE_CHECKING:
+    from fairreplay.sandbox.accounts import Account
 
 US_PER_SECOND: Final = 1_000_000
 NO_INSTANT: Final = np.iinfo(np.int64).min
@@ -45,6 +48,8 @@ class Served:
     columns: dict[str, NDArray[Any]]
     sums: StepSums
     engine_s: float
+    account: Account | None = None
+    """Where pools, drafts, experts or precisions are in force."""
 
 
 def serve(shard: Shard, start_us: int, watch: Watch | None) -> Served:
@@ -57,10 +62,18 @@ def serve(shard: Shard, start_us: int, watch: Watch | None) -> Served:
     offset_ps = start_us % US_PER_SECOND * PS_PER_US
     try:
         result, sums = run_with_sums(shard.workload, shard.plan, offset_ps, progress=watch)
+        account = _account(shard, result, watch) if shard.plan.has_extras() else None
     except OverflowError as error:
         raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
     engine_s = time.perf_counter() - started
-    return Served(_narrow(result, start_us), _narrow_sums(sums), engine_s)
+    return Served(_narrow(result, start_us), _narrow_sums(sums), engine_s, account)
+
+
+def _account(shard: Shard, result: EngineResult, watch: Watch | None) -> Account:
+    """What the replay will say of pools, drafts, experts and precisions; simulates again where that is compared."""
+    from fairreplay.sandbox.accounts import account
+
+    return account(shard.model, shard.workload, shard.plan, result, lambda work, plan: run(work, plan, progress=watch))
 
 
 def _narrow(result: EngineResult, start_us: int) -> dict[str, NDArray[Any]]:
@@ -111,6 +124,7 @@ class Outcomes:
         self._replicas = sorted({part.replica for part in planned})
         self._replica = np.zeros(count, np.uint16 if len(self._replicas) < 1 << 16 else np.uint32)
         self.engine_s = 0.0
+        self.accounts: list[Account] = []
 
     def put(self, part: Placed, served: Served) -> None:
         """Add the outcome of one replica; they come in the order planned."""
@@ -121,6 +135,8 @@ class Outcomes:
         if place := self._replicas.index(part.replica):
             self._replica[part.rows] = place
         self.engine_s += served.engine_s
+        if served.account is not None:
+            self.accounts.append(served.account)
 
     def of(self, name: str) -> NDArray[Any]:
         """A column by row of the load."""

@@ -41,12 +41,15 @@ _IMPORT: Final = re.compile(rb"^(?:    )?from fairreplay\.sandbox\.([\w.]+) impo
 class Part:
     module: str
     function: str
+    extras: bool = False
+    """It is compiled with what ``extras`` adds."""
 
 
 PARTS: Final = {
     "kernel": Part("kernel", "advance"),
     "stepper": Part("stepper", "step"),
     "decider": Part("decider", "decide"),
+    "extra_stepper": Part("stepper", "step", extras=True),
 }
 
 

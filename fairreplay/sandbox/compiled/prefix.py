@@ -244,6 +244,15 @@ def resize_cache(e: Int64s, blocks: Int64s, table: Int64s, size: int) -> None:
 
 
 @compiled
+def forget_all(e: Int64s, blocks: Int64s, table: Int64s) -> None:
+    """Nothing is cached any more; nobody holds a block, and their order stays."""
+    for block in range(at.BLOCK, e[at.NEXT_BLOCK], at.BLOCK):
+        blocks[block + at.IS_CACHED] = 0
+    for place in range(len(table)):
+        table[place] = 0
+
+
+@compiled
 def first_blocks(e: Int64s, blocks: Int64s, size: int) -> None:
     """An empty cache: the free list in order."""
     e[at.CACHE_BLOCKS] = size
