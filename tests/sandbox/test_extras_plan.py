@@ -102,7 +102,10 @@ def test_precisions_share_no_prefix() -> None:
         ("[cluster]\nreplicas = 2\n" + POOLS, "replicas does not go with disaggregated"),
         ('[cluster]\nplacement = "logged"\n' + POOLS, 'placement = "logged" does not go with disaggregated'),
         (POOLS.replace("decode_replicas = 3\n", ""), "cluster.disaggregated.decode_replicas is missing"),
-        (POOLS + "link_bytes = 3\n", "unknown key 'cluster.disaggregated.link_bytes'; did you mean 'link_bytes_per_s'?"),
+        (
+            POOLS + "link_bytes = 3\n",
+            "unknown key 'cluster.disaggregated.link_bytes'; did you mean 'link_bytes_per_s'?",
+        ),
         ("[speculative]\n[cluster]\nasync_scheduling = true\n", "async_scheduling = true does not go with [specul"),
         ("[speculative]\nacceptance = 1.5\n", "speculative.acceptance = 1.5"),
         ("[speculative]\ntypes = { chat = -1.0 }\n", "speculative.types.chat = -1.0"),
