@@ -22,7 +22,7 @@ from fairreplay.config.assumed import assumptions
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
-from fairreplay.report import text
+from fairreplay.report import plotly_js, text
 from fairreplay.report.audit import preemption
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.heat import heat
@@ -103,7 +103,7 @@ def build(
     document: Document = {
         "schema_version": SCHEMA_VERSION,
         "title": TITLE,
-        "versions": {"fairreplay": __version__, "plotly": version("plotly"), "polars": version("polars")},
+        "versions": {"fairreplay": __version__, "plotly.js": plotly_js.version(), "polars": version("polars")},
         "period": _period(logged, groups, options),
         "sources": [_source(facts) for facts in sources],
         "redacted": None,
