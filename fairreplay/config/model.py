@@ -545,7 +545,10 @@ class Config(Table):
         """Whether there are pools, drafts, experts or precisions anywhere."""
         tables = (self.cluster, *self.models.values())
         drafts = self.speculative is not None and self.speculative.draft_tokens > 0
-        return drafts or self.moe is not None or any(one.disaggregated or one.precision_switch for one in tables)
+        return drafts or self.moe is not None or self.has_pools() or any(one.precision_switch for one in tables)
+
+    def has_pools(self) -> bool:
+        return any(table.disaggregated for table in (self.cluster, *self.models.values()))
 
     def commitments(self, at: datetime | None = None) -> dict[str, int]:
         """Committed tokens a month at an instant (null: by the latest commitments) of each tenant that has any."""

@@ -187,7 +187,7 @@ SETTINGS = LINKS + 37 * LINK
 ) = range(SETTINGS, SETTINGS + 55)
 SETTINGS_WIDTH = 55
 
-# ---- pools, drafts, experts, precisions (``extras``): only the part ``extra_stepper`` looks at these ----
+# ---- pools, drafts, experts, precisions (``extras``): only ``extra_stepper`` and ``extra_kernel`` look at these ----
 EXTRAS = True  # ``build`` makes it false for all other parts, so that they are compiled as if there were none
 EXTRA = SETTINGS + SETTINGS_WIDTH
 (

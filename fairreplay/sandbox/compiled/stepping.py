@@ -304,10 +304,8 @@ def admit(
             run[slot + at.OWNED] = size
             e[at.FREE] -= size
         run[slot + at.COMPUTED] = cached
-        if at.EXTRAS and e[at.HANDED_OVER] > 0 and run[slot + at.FLAGS] & at.RESUMED == 0:
-            run[slot + at.KNOWN] = prompt[request] + 1
-            run[slot + at.COMPUTED] = prompt[request]
-            run[slot + at.BEST] = prompt[request]
+        if at.EXTRAS and e[at.HANDED_OVER] > 0:
+            hand_over(run, slot)
         run[slot + at.TOKENS] = tokens
         if run[slot + at.FLAGS] & at.RESUMED == 0:
             out[at.CACHED, request] = cached
@@ -350,6 +348,15 @@ def seat(
     run[slot + at.FLAGS] = flags | (queue << at.FLAG_BITS)
     way[request * at.WAY + at.PLACE] = slot
     return slot
+
+
+@compiled
+def hand_over(run: Int64s, slot: int) -> None:
+    """The prompt was computed elsewhere, and gave the first output token."""
+    if run[slot + at.FLAGS] & at.RESUMED == 0:
+        run[slot + at.KNOWN] = run[slot + at.PROMPT] + 1
+        run[slot + at.COMPUTED] = run[slot + at.PROMPT]
+        run[slot + at.BEST] = run[slot + at.PROMPT]
 
 
 @compiled
