@@ -176,7 +176,9 @@ def burst(evidence: Evidence) -> list[Fix]:
 
 
 def capacity_shortfall(evidence: Evidence) -> list[Fix]:
-    """More replicas, by a quarter and at least one."""
+    """More replicas, by a quarter and at least one; of two pools nobody can say which needs them."""
+    if resolve_cluster(evidence.config, evidence.model).disaggregated:
+        return []
     replicas = _replicas(evidence)
     more = max(replicas + 1, ceil(MORE_REPLICAS * replicas))
     return [

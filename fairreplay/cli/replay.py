@@ -24,8 +24,10 @@ from fairreplay.cli.period import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
+    from fairreplay.config.model import Config
     from fairreplay.metrics.fidelity import Fidelity
     from fairreplay.sandbox.replay import ReplaySummary
     from fairreplay.store.store import Store
@@ -80,7 +82,7 @@ def replay(
     opened = open_store(store)
     for warning in with_known_policies(settings)[1].values():
         note(warning, quiet=quiet)
-    note_compilation(quiet=quiet)
+    note_compilation(policies, settings, quiet=quiet)
     with progress("replay", "requests", quiet=quiet or json) as told:
         summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), progress=told)
     emitted = None
@@ -131,15 +133,16 @@ def _check_emit(emit: str | None, output: Path | None, policies: list[str], inte
         raise UsageError(f"--emit {emit} writes the steps of one policy: give --policy once")
 
 
-def note_compilation(*, quiet: bool) -> None:
+def note_compilation(policies: Sequence[str] = (), settings: Config | None = None, *, quiet: bool) -> None:
     """Compile the engine on its first use, and say why that takes longer and how long it took."""
     from fairreplay.sandbox.compiled import compile_engine, is_compiled
 
-    if is_compiled():
+    extras = settings is not None and settings.has_extras()
+    if is_compiled(policies, extras):
         return
     note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
     started = time.monotonic()
-    compile_engine()
+    compile_engine(policies, extras)
     note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 

@@ -21,6 +21,10 @@ Victim = Literal["last", "priority", "least-computed"]
 """Who loses its KV blocks when they run out."""
 
 
+RATE_MOST: Final = 100_000.0
+"""Requests a second that a bucket can count."""
+
+
 def _utc(value: object) -> object:
     """Instants in the config carry a zone, or are UTC."""
     if isinstance(value, str):
@@ -129,8 +133,58 @@ class EngineKeys(Table):
     admission: Literal["chunk", "reserve"] | None = None
     victim: Victim | None = None
     queue_limit: int | None = Field(None, ge=1)
+    tenant_queue_limit: int | None = Field(None, ge=1)
+    queue_time_limit_ms: float | None = Field(None, gt=0)
     speed: float | None = Field(None, gt=0)
     step_time: StepTime | None = None
+    precision_switch: Literal["keep", "drop"] | None = None
+
+
+class Disaggregated(Table):
+    """``[cluster.disaggregated]``: a pool that prefills, a pool that decodes, and what the KV between them takes."""
+
+    prefill_replicas: int = Field(ge=1)
+    decode_replicas: int = Field(ge=1)
+    kv_bytes_per_token: int = Field(ge=1, le=10**9)
+    link_bytes_per_s: float | None = Field(None, ge=1)
+    """Of each prefill replica; none: the KV moves in no time."""
+    decode_num_gpu_blocks: int | None = Field(None, ge=2)
+    """None: as ``num_gpu_blocks``."""
+    prefill_budget_ms: SloTtft | None = None
+    """From arrival to first token."""
+    decode_budget_ms: SloTtft | None = None
+    """From first token to finish; consistency of the stages is judged where both budgets are set."""
+
+
+class Speculative(Table):
+    """``[speculative]``: a small model drafts, the model checks; seconds, divided by ``speed`` as all step times."""
+
+    draft_tokens: int = Field(4, ge=0, le=64)
+    acceptance: float = Field(0.7, ge=0, le=1)
+    """Chance that a draft is accepted if those before it are."""
+    types: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    """Acceptance of types that have one of their own."""
+    draft_token: float = Field(0.0, ge=0, le=1)
+    verify_token: float | None = Field(None, ge=0, le=1)
+    """What a draft adds to the model's step; none: as a prefill token."""
+
+
+class MoeType(Table):
+    mean: float | None = Field(None, gt=0, le=1000)
+    spread: float | None = Field(None, ge=0, le=1000)
+
+
+class Moe(Table):
+    """``[moe]``: what a token costs, in units of ``step_time``'s tokens, and how much that varies."""
+
+    mean: float = Field(1.0, gt=0, le=1000)
+    spread: float = Field(0.0, ge=0, le=1000)
+    """Standard deviation."""
+    experts: Literal["independent", "same"] = "independent"
+    """Whether the tokens of a request meet experts of their own or all the same ones."""
+    risk: float = Field(1.0, ge=0, le=1000)
+    """Lambda: by how many spreads a policy that ranks by cost stays on the safe side."""
+    types: dict[str, MoeType] = Field(default_factory=dict)
 
 
 class Hardware(Table):
@@ -188,8 +242,15 @@ class ClusterTable(EngineKeys):
     """The release whose defaults and rules hold (``config.engines``)."""
     replicas: int | None = Field(None, ge=1)
     placement: Literal["round-robin", "logged", "session"] | None = None
+    disaggregated: Disaggregated | None = None
     hardware: Hardware | None = None
     changes: tuple[EngineChange, ...] = ()
+
+    @model_validator(mode="after")
+    def _pools_have_replicas(self) -> ClusterTable:
+        if self.disaggregated and self.replicas is not None:
+            raise ValueError("replicas does not go with disaggregated, whose pools have replicas of their own")
+        return self
 
 
 class TenantChange(Table):
@@ -208,6 +269,10 @@ class Tenant(Table):
     committed_tokens_per_month: int | None = Field(None, gt=0)
     weight: float | None = Field(None, gt=0)
     priority: int | None = None
+    queue_limit: int | None = Field(None, ge=1)
+    """Its own ``[cluster] tenant_queue_limit``."""
+    rate_per_s: float | None = Field(None, ge=0.001, le=RATE_MOST)
+    """Its own ``[backpressure] rate_per_s``."""
     slo_ttft_ms: SloTtft | None = None
     changes: tuple[TenantChange, ...] = ()
     commitments: tuple[Commitment, ...] = ()
@@ -323,9 +388,76 @@ class Floor(Table):
 
 
 class Emergency(Table):
-    """Whom the throttle mode slows down: tenants served beyond their share, or (the essay) those of low weight."""
+    """What the sandbox does under stress, where ``enabled``. ``jfi``: whom the throttle mode slows down, tenants served
+    beyond their share, or (the essay) all but those of the largest weight."""
 
+    enabled: bool = False
     jfi: Literal["over-served", "low-weight"] = "over-served"
+
+
+class Retry(Table):
+    """Requests that were refused come back ``attempts`` times at most, each ``retry_after_ms`` after its refusal."""
+
+    attempts: int = Field(0, ge=0, le=100)
+    retry_after_ms: float = Field(1000.0, ge=0.001, le=86_400_000)
+
+
+class Backpressure(Table):
+    """A token bucket of requests for each tenant at each replica, whose rate follows the tenant's TTFT. On where
+    ``rate_per_s`` is set, here or for a tenant."""
+
+    rate_per_s: float | None = Field(None, ge=0.001, le=RATE_MOST)
+    """Requests a second: the configured rate, from which it starts and up to which it recovers."""
+    rate_min_per_s: float = Field(0.1, ge=0.001, le=RATE_MOST)
+    recovery_per_s: float | None = Field(None, ge=0.001, le=RATE_MOST)
+    """What the rate gains at once while the target is met; none: a twentieth of the largest configured rate."""
+    burst: int = Field(10, ge=1, le=10**9)
+    """Requests that a bucket holds."""
+    window_ms: float = Field(10_000.0, ge=1, le=86_400_000)
+    """P99 is that of the first tokens so long back."""
+    hold_ms: float | None = Field(None, ge=1, le=86_400_000)
+    """Least time between two changes of a rate; none: the window."""
+    check_ms: float = Field(100.0, ge=1, le=86_400_000)
+    signal_delay_ms: float = Field(0.0, ge=0, le=86_400_000)
+    """Age of what is seen."""
+    update: Literal["clip", "literal"] = "clip"
+    """``literal`` (the essay): ``rate * P99 / target``."""
+
+
+class KvAdmission(Table):
+    """Near KV saturation long contexts are let in at a lower rate. On where ``long_tokens`` is set."""
+
+    long_tokens: int | None = Field(None, ge=1)
+    """A prompt of so many tokens is long."""
+    saturation: float = Field(0.85, ge=0, le=1)
+    """Part of the KV blocks in use."""
+    long_rate_per_s: float = Field(1.0, ge=0.001, le=RATE_MOST)
+    """Long contexts that a replica lets in then."""
+
+
+class Preempt(Table):
+    """Preemption for a waiting head (``preemption_threshold`` of a policy), and what becomes of every victim."""
+
+    utilization_max: float = Field(0.8, ge=0, le=1000)
+    """Only while the last batch held less than this part of the allowed tokens."""
+    recovery_ms_max: float = Field(100.0, ge=0, le=86_400_000)
+    """Only of requests that would have what they had computed again in less."""
+    denied: Literal["wait", "refuse"] = "wait"
+    """What becomes of a head that these limits deny a victim."""
+    victims: Literal["recompute", "swap"] = "recompute"
+    """``swap``: their KV goes to host memory while there is room."""
+    host_gb: float = Field(0.0, ge=0, le=10**6)
+    """Host memory of a replica, in 1e9 bytes."""
+    host_gb_per_s: float = Field(25.0, gt=0, le=10**6)
+    """Bandwidth between host and device."""
+    kv_bytes_per_token: int = Field(131_072, ge=1, le=10**9)
+    """``2 * layers * kv heads * head dim * bytes``; the default is that of Llama-3.1-8B in 16 bits."""
+
+    @model_validator(mode="after")
+    def _room_for_swap(self) -> Preempt:
+        if self.victims == "swap" and self.host_gb == 0:
+            raise ValueError('victims = "swap" needs host_gb, the host memory of a replica')
+        return self
 
 
 class Capacity(Table):
@@ -368,7 +500,11 @@ class PolicyTable(Table):
     slack_ms: float = Field(0.0, ge=0)
     """``wfq+edf``: a head whose deadline is closer than this goes first."""
     preemption_threshold: int | None = Field(None, ge=0)
-    """``priority``: a request that does not fit takes the place of those whose number is larger by more than this."""
+    """``priority``: a request that does not fit takes the place of those whose number is larger by more than this.
+    Also under ``type-priority`` (places of the order), ``sjf`` (prompt tokens), ``edf`` (milliseconds) and ``vtc``
+    (service units at weight 1). Limits: ``[preempt]``."""
+    by: Literal["prompt", "cost"] = "prompt"
+    """``sjf``, ``wfq`` and ``wfq+edf``: count a prompt's tokens, or what ``[moe]`` expects them to cost."""
     rpm: int = Field(20, ge=1, le=10**9)
     """``rpm-limit``: requests of a tenant that pass in any minute."""
 
@@ -393,6 +529,12 @@ class Config(Table):
     floor: Floor = Floor()
     weights: Weights = Weights()
     emergency: Emergency = Emergency()
+    speculative: Speculative | None = None
+    moe: Moe | None = None
+    retry: Retry = Retry()
+    backpressure: Backpressure = Backpressure()
+    kv_admission: KvAdmission = KvAdmission()
+    preempt: Preempt = Preempt()
     capacity: Capacity = Capacity()
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
 
@@ -400,6 +542,12 @@ class Config(Table):
         """The tenant's own SLO, else the default one, else none (then one is assumed from the trace)."""
         own = self.tenants.get(tenant)
         return (own.slo_ttft_ms if own else None) or self.defaults.slo_ttft_ms
+
+    def has_extras(self) -> bool:
+        """Whether there are pools, drafts, experts or precisions anywhere."""
+        tables = (self.cluster, *self.models.values())
+        drafts = self.speculative is not None and self.speculative.draft_tokens > 0
+        return drafts or self.moe is not None or any(one.disaggregated or one.precision_switch for one in tables)
 
     def commitments(self, at: datetime | None = None) -> dict[str, int]:
         """Committed tokens a month at an instant (null: by the latest commitments) of each tenant that has any."""
@@ -446,8 +594,16 @@ class Engine(Table):
     """None: the policy's own: by priority under ``priority``, else the last."""
     queue_limit: int | None = None
     """A request that arrives at a replica while so many wait is refused."""
+    tenant_queue_limit: int | None = None
+    """As ``queue_limit``, of one tenant's requests that wait for their first batch."""
+    queue_time_limit_ms: float | None = None
+    """Who has waited so long for its first batch is refused."""
     speed: float = 1.0
     step_time: StepTime = StepTime()
+    precision_switch: Literal["keep", "drop"] | None = None
+    """None: requests of all precisions share batches and cache."""
+    speculative: Speculative | None = None
+    moe: Moe | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -456,7 +612,7 @@ class Engine(Table):
         lacking = engines.missing(settled.get("version", engines.LATEST), settled)
         if lacking is not None:
             raise ValueError(lacking)
-        if settled.get("batching") == "prefill-first":
+        if settled.get("batching") == "prefill-first" or "speculative" in settled:
             settled.setdefault("async_scheduling", False)
         return engines.defaults(settled.get("version", engines.LATEST)) | settled
 
@@ -464,6 +620,10 @@ class Engine(Table):
     def _agree(self) -> Engine:
         if self.async_scheduling and self.batching == "prefill-first":
             raise ValueError('async_scheduling = true does not go with batching = "prefill-first"')
+        if self.async_scheduling and self.speculative:
+            raise ValueError("async_scheduling = true does not go with [speculative]")
+        if self.precision_switch and not self.enable_prefix_caching:
+            raise ValueError("precision_switch needs enable_prefix_caching = true")
         return self
 
 
@@ -476,6 +636,15 @@ class Cluster(Table):
     engine: Engine
     changes: tuple[tuple[Instant, Engine], ...]
     """Full settings from each instant on, in time order."""
+    disaggregated: Disaggregated | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Cluster:
+        if self.disaggregated and self.placement == "logged":
+            raise ValueError(
+                'placement = "logged" does not go with disaggregated: set placement = "round-robin" or "session"'
+            )
+        return self
 
 
 def _set_keys(layer: EngineKeys) -> dict[str, Any]:
@@ -486,7 +655,9 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
     """The settings of the replicas that serve ``model``: ``[cluster]`` overridden by ``[models.NAME]``."""
     own = config.models.get(model) if model is not None else None
     layers = [config.cluster] if own is None else [config.cluster, own]
-    keys: dict[str, Any] = {}
+    keys: dict[str, Any] = {"moe": config.moe}
+    if config.speculative and config.speculative.draft_tokens:
+        keys["speculative"] = config.speculative
     for layer in layers:
         keys |= _set_keys(layer)
 
@@ -500,9 +671,15 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
     for change in listed:
         keys = keys | _set_keys(change)
         changes.append((change.at, Engine(**keys)))
+    disaggregated: Disaggregated | None = last("disaggregated", None)
     return Cluster(
         model=model,
-        replicas=last("replicas", 1),
+        replicas=(
+            last("replicas", 1)
+            if disaggregated is None
+            else disaggregated.prefill_replicas + disaggregated.decode_replicas
+        ),
+        disaggregated=disaggregated,
         placement=last("placement", "round-robin"),
         engine=engine,
         changes=tuple(changes),

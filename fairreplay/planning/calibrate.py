@@ -22,7 +22,7 @@ from fairreplay.errors import BadInputError, UsageError, nearest
 from fairreplay.planning.first_guess import Bools, Floats, Guess, Observed, first_guess, seconds_per_output_token
 from fairreplay.planning.fixed_rate import fitted_rate, queue_ttft
 from fairreplay.sandbox import compiled
-from fairreplay.sandbox.engine import NEVER, PS_PER_SECOND, Int64s, Plan
+from fairreplay.sandbox.engine import NEVER, PS_PER_SECOND, Int64s
 from fairreplay.sandbox.plan import Load, Shard, baseline_policy, settings_over_time, shards, take_load
 
 Batching = Literal["mixed", "prefill-first"]
@@ -247,7 +247,7 @@ def _simulate(problem: _Problem, values: Values) -> _Outcome:
     simulations: list[dict[str, Floats]] = []
     for shard, log in zip(problem.planned, problem.observed, strict=True):
         settings = settings_over_time(cluster, config, policy, shard.workload, problem.load.start_us)
-        result = compiled.run(shard.workload, Plan(settings=settings, weights=shard.plan.weights))
+        result = compiled.run(shard.workload, replace(shard.plan, settings=settings))
         known = ~np.isnan(log.finished)
 
         def seconds(instants: Int64s, known: Bools = known) -> Floats:

@@ -8,12 +8,14 @@ Time is int64 picoseconds from the start of the period; an instant that never ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fairreplay.sandbox.extras import Disaggregated, Moe, Speculation
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
@@ -47,6 +49,10 @@ LIVELOCK: Final = 2
 TOO_LONG: Final = 3
 RATE_LIMITED: Final = 4
 QUEUE_FULL: Final = 5
+TENANT_QUEUE_FULL: Final = 6
+QUEUE_TIME: Final = 7
+BACKPRESSURE: Final = 8
+PREEMPTION_DENIED: Final = 9
 REASON_NAMES: Final = {
     NO_REASON: "",
     NEVER_FITS: "never_fits",
@@ -54,10 +60,19 @@ REASON_NAMES: Final = {
     TOO_LONG: "too_long",
     RATE_LIMITED: "rate_limited",
     QUEUE_FULL: "queue_full",
+    TENANT_QUEUE_FULL: "tenant_queue_full",
+    QUEUE_TIME: "queue_time",
+    BACKPRESSURE: "backpressure",
+    PREEMPTION_DENIED: "preemption_denied",
 }
+COME_BACK: Final = (QUEUE_FULL, TENANT_QUEUE_FULL, QUEUE_TIME, BACKPRESSURE, PREEMPTION_DENIED)
+"""Reasons of refusals that name a time to come back at; the others would be refused again, or were judged before."""
 
 VICTIMS: Final = ("last", "priority", "least-computed")
 """Who loses its KV blocks when they run out: see ``EngineSettings.victim``."""
+
+PRECISION_SWITCHES: Final = ("keep", "drop")
+"""What a batch of another precision does to the prefix cache: see ``EngineSettings.precision_switch``."""
 
 QUANTILES: Final = (50, 90, 99)
 """What TTFT targets are given for."""
@@ -140,11 +155,14 @@ class PolicySpec:
     """Tokens that a tenant of weight 1 may spend at each visit of ``drr``."""
     predicted_output: int = 128
     """Output tokens that ``wfq`` expects of a tenant of which none has finished yet."""
+    by_cost: bool = False
+    """``sjf``, ``wfq`` and ``wfq+edf`` count ``Workload.cost`` instead of prompt tokens."""
     rpm: int = 20
     """Requests of a tenant that ``rpm-limit`` lets through in any 60 s."""
     preemption_threshold: int | None = None
-    """Under ``priority``: a head that does not fit takes the place of requests whose priority number is larger by more
-    than this (SGLang); None: nobody is preempted for a head (vLLM)."""
+    """A head that does not fit takes the place of running requests whose rank is larger by more than this; None: nobody
+    is preempted for a head. Under ``priority`` (SGLang's rule), ``type-priority`` and ``sjf`` it counts as their ranks
+    do, under ``edf`` milliseconds, under ``vtc`` service at weight 1. Other policies have none."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +192,114 @@ class EngineSettings:
     """Admission holds the whole KV of a request (prompt and output) from the start."""
     queue_limit: int = 0
     """A request that arrives while so many wait is refused; 0: no limit."""
+    tenant_queue_limit: int = 0
+    """As ``queue_limit``, of the requests of one tenant that wait for their first batch. Needs ``Plan.controls``."""
+    queue_time_ps: int = 0
+    """Who has waited so long for its first batch is refused; 0: no limit. Needs ``Plan.controls``."""
     victim: str = ""
     """One of ``VICTIMS``; empty: ``priority`` under the policy of that name, else ``last``, as vLLM does.
 
     ``last`` is the end of the running list, ``priority`` the largest (priority, arrival), ``least-computed`` the
     fewest computed tokens, of equals the latest of the running list.
     """
+    speculation: Speculation | None = None
+    moe: Moe | None = None
+    decode_gpu_blocks: int = 0
+    """As ``num_gpu_blocks``, of decode replicas where there are two pools; 0: the same."""
+    precision_switch: str = ""
+    """One of ``PRECISION_SWITCHES``: all that runs has one precision, a head of another one does not fit; where a batch
+    has another precision than the last one, ``drop`` forgets the whole prefix cache. Empty: precision is not looked at.
+    """
+
+    def has_extras(self) -> bool:
+        return bool(self.speculation or self.moe or self.precision_switch)
+
+
+@dataclass(frozen=True)
+class Backpressure:
+    """A token bucket for each tenant, see ``controls.pressure``. Rates are thousandths of a request a second."""
+
+    rates: tuple[int, ...]
+    """By tenant index: the configured rate, from which it starts; 0: none of this for the tenant."""
+    targets_ps: tuple[int, ...]
+    """By tenant index: the TTFT that its P99 is held against."""
+    rate_min: int = 100
+    step: int = 1000
+    burst: int = 1
+    """Requests that a bucket holds."""
+    window_ps: int = 10 * PS_PER_SECOND
+    hold_ps: int = 10 * PS_PER_SECOND
+    """Least time between two changes of a rate."""
+    check_ps: int = PS_PER_SECOND // 10
+    delay_ps: int = 0
+    """Age of what is seen."""
+    literal: bool = False
+    """``rate * P99 / target``, as design essays print it."""
+
+
+@dataclass(frozen=True)
+class LongAdmission:
+    """Near KV saturation long contexts are let in at a lower rate, see ``controls.longs``."""
+
+    tokens: int
+    """A prompt of so many tokens is long."""
+    rate: int
+    """Thousandths of a long context a second."""
+    saturation: int = 850_000
+    """Millionths of the KV blocks that are in use."""
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """Limits of preemption for a waiting head, and what becomes of victims of any kind."""
+
+    utilisation_max: int = 800_000
+    """Millionths of the batch tokens allowed, in the last batch, below which a head may take somebody's place."""
+    recovery_max_ps: int = PS_PER_SECOND // 10
+    """Whoever would need longer to get back what it had computed is no victim of a head."""
+    refuse: bool = False
+    """A head that these limits deny a victim is refused, not kept waiting."""
+    swap: bool = False
+    """Victims' KV goes to host memory while there is room; else it is computed anew."""
+    host_tokens: int = 0
+    swap_token_ps: int = 0
+    """Time that the KV of a token takes between host and device; the next step waits for it."""
+
+
+@dataclass(frozen=True)
+class Emergency:
+    """Modes under stress, see ``controls.emergency``."""
+
+    targets_ps: tuple[tuple[int, int, int], ...]
+    """By tenant index, for ``QUANTILES``."""
+    floors: tuple[int, ...] = ()
+    """By type index, scaled by ``FLOOR_SCALE``; empty: from the window before."""
+    reserve: int = 419_430
+    """Part of what is served that such floors share out, scaled by ``FLOOR_SCALE``."""
+    eta: int = 524_288
+    low_weight: bool = False
+    min_samples: tuple[int, int, int] = (5, 10, 100)
+    prompt_cost: int = 1000
+    """Thousandths of a unit."""
+    output_cost: int = 2000
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What holds requests back around the scheduler, the same throughout a run; each part is off where it is None."""
+
+    retries: int = 0
+    """How often a refused request comes back, ``retry_after_ps`` after each refusal (``COME_BACK``)."""
+    retry_after_ps: int = PS_PER_SECOND
+    tenant_limits: tuple[int, ...] = ()
+    """By tenant index: its own ``tenant_queue_limit``; 0 or missing: the general one."""
+    backpressure: Backpressure | None = None
+    longs: LongAdmission | None = None
+    preemption: Preemption | None = None
+    emergency: Emergency | None = None
+    window_ps: int = 60 * PS_PER_SECOND
+    offset_ps: int = 0
+    """Instant 0 lies so far after the begin of a window."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +310,14 @@ class Plan:
     """(from ``at_ps`` on, settings), in time order; the first holds from the beginning whatever its instant."""
     weights: tuple[tuple[int, Int64s], ...]
     """(from ``at_ps`` on, inverse weight by tenant index), in time order, same rule."""
+    controls: Controls | None = None
+    """None: nobody but the engine's own limits decides."""
+    disaggregated: Disaggregated | None = None
+    """Two pools of replicas serve the workload instead of one replica (``disaggregation``)."""
+
+    def has_extras(self) -> bool:
+        """Whether anything of ``extras`` or a precision switch is in force."""
+        return self.disaggregated is not None or any(state.has_extras() for _, state in self.settings)
 
 
 @dataclass(frozen=True)
@@ -216,9 +344,28 @@ class Workload:
     types: tuple[str, ...]
     over_limit: Int64s | None = None
     """1 for requests that ``rpm-limit`` refuses; None: reckoned from this workload alone."""
+    draw: Int64s | None = None
+    """64 bits of each request that chance is drawn from, for speculation and experts."""
+    cost: Int64s | None = None
+    """Cost of each prompt that policies rank ``by_cost``, in millionths of a token."""
+    precision: Int64s | None = None
+    """Index of each request's precision, for ``precision_switch``."""
+    precisions: tuple[str, ...] = ()
+    placed: Int64s | None = None
+    """Prefill replica of each request, for two pools; None: round-robin."""
+    handed_over: bool = False
+    """Requests arrive with their prompt computed elsewhere and one output token sampled, and need room for the KV."""
+    source: Workload | None = None
+    """Of the tickets of a run with controls: the workload that they are arrivals of."""
+    of: Int64s | None = None
+    """And the request of each."""
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
+
+
+def _nothing() -> Int64s:
+    return np.zeros((0, 4), np.int64)
 
 
 @dataclass(frozen=True)
@@ -239,6 +386,21 @@ class EngineResult:
     """All tokens computed for the request, recomputation included."""
     steps: int
     end_ps: int
+    attempts: Int64s = field(default_factory=_nothing)
+    """How often each request arrived; empty where nobody can come back."""
+    refusals: Int64s = field(default_factory=_nothing)
+    """Every refusal, also of requests that came back: rows of (request, attempt, instant, reason), in order of
+    arrival. Empty without controls."""
+    events: Int64s = field(default_factory=_nothing)
+    """What controls did: rows of (instant, what, who, value), see ``controls.places``. Empty without controls."""
+    details: Mapping[str, Int64s] = field(default_factory=dict)
+    """By request, for what is in force: ``DETAILS_OF_SPECULATION``, ``disaggregation.DETAILS``."""
+
+
+DETAILS_OF_SPECULATION: Final = ("drafted", "rejected", "decode_steps", "wasted_ps", "held_up_ps", "imposed_ps")
+"""Drafts; those that gave no token; target steps that drafts went with; time of the target on rejected drafts; time
+that rejected drafts of other tenants added to its steps; time that its own added to the steps of other tenants'
+requests, summed over these. The last two count the draft model's time too."""
 
 
 @dataclass
@@ -264,6 +426,9 @@ class Step:
 
 OnStep = Callable[[Step], None]
 
+FIXED: Final = ("block_size", "enable_prefix_caching", "async_scheduling", "precision_switch", "moe")
+"""Settings that cannot change while an engine runs; nor can speculation, but for the times of a draft."""
+
 
 def victim_rule(settings: EngineSettings) -> str:
     """Who loses its blocks under these settings: one of ``VICTIMS``."""
@@ -274,8 +439,8 @@ def check_plan(plan: Plan) -> None:
     """Refuse a plan that no engine can run.
 
     Raises:
-        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching, or a change of a
-            setting that a running engine cannot change (block size, prefix caching, async scheduling).
+        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching or speculation, a feature
+            that lacks what it needs, or a change of a setting that a running engine cannot change (``FIXED``).
     """
     if not plan.settings or not plan.weights:
         raise ValueError("a plan needs settings and weights")
@@ -294,6 +459,26 @@ def check_plan(plan: Plan) -> None:
             raise ValueError(f"victim {settings.victim!r}: must be one of {', '.join(VICTIMS)}")
         if settings.policy.floors is not None and settings.policy.floors.window_ps < 1:
             raise ValueError("type floors need a window of at least 1 ps")
-        for name in ("block_size", "enable_prefix_caching", "async_scheduling"):
+        if settings.async_scheduling and settings.speculation:
+            raise ValueError("async_scheduling does not go with speculation")
+        if settings.precision_switch not in ("", *PRECISION_SWITCHES):
+            raise ValueError(f"precision_switch {settings.precision_switch!r}: keep or drop")
+        if settings.precision_switch and not settings.enable_prefix_caching:
+            raise ValueError("precision_switch needs prefix caching")
+        if settings.precision_switch and settings.policy.preemption_threshold is not None:
+            raise ValueError("precision_switch does not go with preemption_threshold")
+        if plan.disaggregated and settings.max_model_len != first.max_model_len:
+            raise ValueError("max_model_len cannot change in mid-run of two pools")
+        for name in FIXED:
             if getattr(settings, name) != getattr(first, name):
                 raise ValueError(f"{name} cannot change in mid-run (at {at_ps} ps)")
+        if _drafting(settings) != _drafting(first):
+            raise ValueError(f"speculation cannot change in mid-run (at {at_ps} ps)")
+        if plan.controls is None and (settings.queue_time_ps or settings.tenant_queue_limit):
+            raise ValueError("limits of queue time and of a tenant's queue need Plan.controls")
+
+
+def _drafting(settings: EngineSettings) -> tuple[int, tuple[int, ...]] | None:
+    """What of speculation cannot change; the times of a draft can."""
+    speculation = settings.speculation
+    return None if speculation is None else (speculation.drafts, speculation.accepted)

@@ -78,7 +78,7 @@ class PrefixKv:
         self.total = blocks
         self.block_size = block_size
         self._workload = workload
-        self._chains = _prefix_chains(workload)
+        self._chains = _prefix_chains(workload.source or workload)
         self._next_block = blocks
         self._doomed = 0
         self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(blocks))
@@ -159,6 +159,11 @@ class PrefixKv:
             self._next_block += 1
         self._drop_doomed()
 
+    def forget_all(self) -> None:
+        """Nothing is cached any more; for a moment at which nobody holds a block. Their order stays."""
+        self._key_of.clear()
+        self._cached.clear()
+
     def _drop_doomed(self) -> None:
         while self._doomed and self._free:
             block, _none = self._free.popitem(last=False)
@@ -176,7 +181,7 @@ class PrefixKv:
     def _key(self, request: int, index: int) -> BlockKey:
         """Identity of the request's block ``index``: shared if it lies in a prompt prefix with ids, else its own."""
         end = (index + 1) * self.block_size
-        chain = self._chains[request]
+        chain = self._chains[request if self._workload.of is None else int(self._workload.of[request])]
         covered = min(int(self._workload.prompt_tokens[request]), len(chain) * self._workload.prefix_block_tokens)
         if end <= covered:
             return chain[(end - 1) // self._workload.prefix_block_tokens], index

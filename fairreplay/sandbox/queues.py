@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fairreplay.sandbox.engine import Workload
 from fairreplay.sandbox.floors import Floors
@@ -19,9 +19,7 @@ class WaitingQueues:
     """
 
     def __init__(self, workload: Workload) -> None:
-        self._key_of: list[QueueKey] = list(
-            zip(workload.tenant.tolist(), workload.type.tolist(), workload.priority.tolist(), strict=True)
-        )
+        self._workload = workload
         self._queues: dict[QueueKey, list[int]] = {}
         self._waiting_of_tenant: dict[int, int] = {}
         self._count = 0
@@ -32,8 +30,12 @@ class WaitingQueues:
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(request for queue in self._queues.values() for request in queue))
 
+    def _key_of(self, request: int) -> QueueKey:
+        work = self._workload
+        return int(work.tenant[request]), int(work.type[request]), int(work.priority[request])
+
     def push(self, request: int, policy: Policy) -> None:
-        key = self._key_of[request]
+        key = self._key_of(request)
         insort(self._queues.setdefault(key, []), request)
         self._count += 1
         tenant = key[0]
@@ -41,13 +43,17 @@ class WaitingQueues:
         if self._waiting_of_tenant[tenant] == 1:
             policy.on_queue_filled(tenant)
 
-    def head(self, policy: Policy, floors: Floors | None = None) -> int | None:
+    def head(
+        self, policy: Policy, floors: Floors | None = None, is_barred: Callable[[int], bool] | None = None
+    ) -> int | None:
         """The request that goes next: lowest rank among the heads, those of types below their floor before others.
 
         Ties go by (arrival, order in the source); where the policy ranks tenants, by the tenant's name first. None: the
-        types of all heads are barred.
+        types of all heads are barred, or all heads by the controls.
         """
         queues = {key: queue for key, queue in self._queues.items() if not (floors and floors.bars(key[1]))}
+        if is_barred:
+            queues = {key: queue for key, queue in queues.items() if not is_barred(queue[0])}
         if len(queues) <= 1:
             return next((queue[0] for queue in queues.values()), None)
         return min(
@@ -61,7 +67,7 @@ class WaitingQueues:
         )[3]
 
     def remove(self, request: int, policy: Policy) -> None:
-        key = self._key_of[request]
+        key = self._key_of(request)
         queue = self._queues[key]
         queue.remove(request)
         if not queue:

@@ -18,6 +18,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fairreplay.sandbox.controls import places as at
+from fairreplay.sandbox.controls.build import settings_in_force, single_p99, weights_in_force
+from fairreplay.sandbox.controls.gate import Gate, of_requests
+from fairreplay.sandbox.disaggregation import run_pools
 from fairreplay.sandbox.engine import (
     LIVELOCK,
     NEVER,
@@ -25,7 +29,9 @@ from fairreplay.sandbox.engine import (
     NO_REASON,
     OK,
     PASSES_WITHOUT_PROGRESS_MAX,
+    PREEMPTION_DENIED,
     QUEUE_FULL,
+    QUEUE_TIME,
     REFUSED,
     TOO_LONG,
     UNFINISHED,
@@ -34,19 +40,21 @@ from fairreplay.sandbox.engine import (
     Int64s,
     OnStep,
     Plan,
+    PolicySpec,
     Step,
     StepTime,
     Workload,
     check_plan,
     victim_rule,
 )
+from fairreplay.sandbox.extras import MICRO, accepted_drafts, drawn_cost
 from fairreplay.sandbox.floors import Floors
-from fairreplay.sandbox.kv import CountedKv, PrefixKv
+from fairreplay.sandbox.kv import NO_HIT, CountedKv, PrefixKv
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.base import HeadState, Policy
 from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
-
+from fairreplay.sandbox.speculation import Drafting
 
 _NO_CAP = 2**62
 
@@ -69,6 +77,8 @@ class _Request:
     best: int = 0
     """Most tokens ever computed: what lies below is recomputed."""
     preemptions: int = 0
+    drafts: int = 0
+    """Tokens drafted for it in the pass at hand (speculation)."""
     admitted: bool = False
     waiting: bool = False
     done: bool = False
@@ -91,10 +101,10 @@ class _Request:
 
 @dataclass(slots=True)
 class _InFlight:
-    """A step that executes: when it ends, and for each request whether it samples and since which preemption count."""
+    """A step that executes: when it ends, and for each request that samples its preemption count and the samples."""
 
     end: int
-    outputs: list[tuple[_Request, int]] = field(default_factory=list)
+    outputs: list[tuple[_Request, int, int]] = field(default_factory=list)
 
 
 def run(
@@ -110,9 +120,13 @@ def run(
             logs); passes are then numbered so that idle gaps are jumped over.
 
     Raises:
-        ValueError: the plan contradicts itself (see ``check_plan``).
+        ValueError: the plan contradicts itself (see ``check_plan``), or it has two pools and ``on_step`` is given.
     """
     check_plan(plan)
+    if plan.disaggregated:
+        if on_step or arrival_step is not None:
+            raise ValueError("the steps of two pools are no single log")
+        return run_pools(workload, plan, run)
     engine = _Engine(workload, plan, on_step, arrival_step)
     engine.run()
     return engine.result()
@@ -120,20 +134,24 @@ def run(
 
 class _Engine:
     def __init__(self, workload: Workload, plan: Plan, on_step: OnStep | None, arrival_step: Int64s | None) -> None:
-        self.workload = workload
+        self.gate = Gate(plan.controls, workload) if plan.controls else None
+        self.source = workload
+        self.workload = self.gate.tickets if self.gate else workload
+        """With controls every arrival of a request is a ticket, and what is said of requests below is of tickets."""
         self.plan = plan
         self.on_step = on_step
         self.arrival_step = arrival_step
+        self.mode = at.NO_MODE
         self.settings: EngineSettings = plan.settings[0][1]
         self.settings_next = 1
         self.weights_next = 1
         self.victims = victim_rule(self.settings)
         self.floors: Floors | None = None
         self.policy: Policy = self._make_policy(plan.weights[0][1])
-        self.queues = WaitingQueues(workload)
+        self.queues = WaitingQueues(self.workload)
         usable = self.settings.num_gpu_blocks - 1
         self.kv: CountedKv | PrefixKv = (
-            PrefixKv(usable, self.settings.block_size, workload)
+            PrefixKv(usable, self.settings.block_size, self.workload)
             if self.settings.enable_prefix_caching
             else CountedKv(usable)
         )
@@ -149,7 +167,7 @@ class _Engine:
         self.passes = 0
         self.idle_passes = 0
         self.steps = 0
-        count = len(workload)
+        count = len(self.workload)
         self.scheduled_ps = np.full(count, NEVER, np.int64)
         self.first_token_ps = np.full(count, NEVER, np.int64)
         self.finished_ps = np.full(count, NEVER, np.int64)
@@ -159,6 +177,12 @@ class _Engine:
         self.recomputed = np.zeros(count, np.int64)
         self.cached = np.zeros(count, np.int64)
         self.computed = np.zeros(count, np.int64)
+        self.switched = np.zeros(count, np.int64)
+        self.precision = NEVER
+        self.drafting = Drafting(self.workload) if self.settings.speculation else None
+        if self.gate:
+            self.gate.set(settings_in_force(self.settings))
+            self.gate.set(weights_in_force(plan.weights[0][1]))
         # what the pass at hand did, for the decision log
         self.scheduled: list[tuple[int, int, int]] = []
         self.arrived: list[int] = []
@@ -171,13 +195,15 @@ class _Engine:
     def run(self) -> None:
         while True:
             if not self._anything_unfinished():
-                if len(self.requests) == len(self.workload):
+                if self._next_arrival_ps() is None:
                     return
                 self._jump_to_next_arrival()
             self._apply_changes()
             if self.floors:
                 self.floors.advance(self.clock)
             self._take_arrivals()
+            if self.gate:
+                self._control(self.gate)
             if not self._anything_unfinished():
                 continue  # all that arrived was refused at the door
             batch = self._schedule()
@@ -196,55 +222,85 @@ class _Engine:
     def _anything_unfinished(self) -> bool:
         return bool(self.running or len(self.queues) or self.flying)
 
-    def _jump_to_next_arrival(self) -> None:
+    def _next_arrival_ps(self) -> int | None:
+        """When the next request comes; None: nobody will."""
         upcoming = len(self.requests)
+        if upcoming == len(self.workload) or self.workload.arrival_ps[upcoming] == at.FOREVER:
+            return None
+        return int(self.workload.arrival_ps[upcoming])
+
+    def _jump_to_next_arrival(self) -> None:
         if self.arrival_step is not None:
-            self.passes = max(self.passes, int(self.arrival_step[upcoming]))
+            self.passes = max(self.passes, int(self.arrival_step[len(self.requests)]))
         else:
-            self.clock = max(self.clock, int(self.workload.arrival_ps[upcoming]))
+            self.clock = max(self.clock, self._next_arrival_ps() or 0)
 
     def _take_arrivals(self) -> None:
+        workload = self.workload
         due = self.arrival_step if self.arrival_step is not None else self.workload.arrival_ps
         now = self.passes if self.arrival_step is not None else self.clock
         while len(self.requests) < len(self.workload) and due[len(self.requests)] <= now:
             index = len(self.requests)
-            prompt = int(self.workload.prompt_tokens[index])
+            prompt = int(workload.prompt_tokens[index])
             request = _Request(
                 index=index,
                 prompt=prompt,
                 output=min(int(self.workload.output_tokens[index]), max(0, self.settings.max_model_len - prompt)),
                 priority=int(self.workload.priority[index]),
                 arrival=int(self.workload.arrival_ps[index]),
-                known=prompt,
+                known=prompt + workload.handed_over,
+                best=prompt * workload.handed_over,
             )
             self.requests.append(request)
             self.arrived.append(index)
-            if prompt >= self.settings.max_model_len:
-                self._refuse(request, TOO_LONG)
-            elif not self._ever_fits(request):
-                self._refuse(request, NEVER_FITS)
-            elif reason := self.policy.refuses(index):
+            reason = self._refusal(request)
+            if self.gate:
+                reason = self.gate.arrive(index, reason)
+            if reason:
                 self._refuse(request, reason)
-            elif 0 < self.settings.queue_limit <= len(self.queues):
-                self._refuse(request, QUEUE_FULL)
             else:
                 self.policy.on_arrival(index)
                 self._enqueue(request)
 
+    def _refusal(self, request: _Request) -> int:
+        """Why a request is turned away at the door, NO_REASON if it is not."""
+        if request.prompt >= self.settings.max_model_len:
+            return TOO_LONG
+        if not self._ever_fits(request):
+            return NEVER_FITS
+        if reason := self.policy.refuses(request.index):
+            return reason
+        return QUEUE_FULL if 0 < self.settings.queue_limit <= len(self.queues) else NO_REASON
+
+    def _control(self, gate: Gate) -> None:
+        """Ticks of the controls, an emergency that changes the policy, and who has waited too long."""
+        gate.tick(self.clock)
+        spec = self._spec()
+        self.mode = gate.c[at.MODE]
+        if self._spec() != spec:
+            self._change_policy()
+        while (index := gate.expired(self.clock)) != at.NONE:
+            self._leave_queue(self.requests[index])
+            self._refuse(self.requests[index], QUEUE_TIME)
+
     def _apply_changes(self) -> None:
         """Settings and weights whose instant has come. A cache that shrank preempts until what is in use fits."""
-        before = self.settings
+        before, spec = self.settings, self._spec()
         while self.settings_next < len(self.plan.settings) and self.plan.settings[self.settings_next][0] <= self.clock:
             self.settings = self.plan.settings[self.settings_next][1]
             self.settings_next += 1
         while self.weights_next < len(self.plan.weights) and self.plan.weights[self.weights_next][0] <= self.clock:
             self.policy.weights = self.plan.weights[self.weights_next][1]
             self.policy.on_weights()
+            if self.gate:
+                self.gate.set(weights_in_force(self.policy.weights))
             self.weights_next += 1
         if self.settings is before:
             return
         self.victims = victim_rule(self.settings)
-        if self.settings.policy != before.policy:
+        if self.gate:
+            self.gate.set(settings_in_force(self.settings))
+        if self._spec() != spec:
             self._change_policy()
         if self.settings.num_gpu_blocks != before.num_gpu_blocks:
             self.kv.resize(self.settings.num_gpu_blocks - 1)
@@ -257,13 +313,32 @@ class _Engine:
                     self._refuse(request, NEVER_FITS)
 
     def _make_policy(self, weights: Int64s) -> Policy:
-        spec = self.settings.policy
+        spec = self._spec()
         policy = User(spec, self.workload) if spec.rank else POLICIES[spec.name](spec, self.workload)
         policy.weights = weights
         policy.head_state = self._head_state
         policy.cached_tokens = self._cached_tokens
         self.floors = Floors(spec.floors, self.workload) if spec.floors else None
         return policy
+
+    def _spec(self) -> PolicySpec:
+        """What the policy in force is made of: the settings, or what an emergency puts in its place."""
+        spec = self.settings.policy
+        if self.mode != at.SINGLE_P99:
+            return spec
+        assert self.plan.controls is not None
+        assert self.plan.controls.emergency is not None
+        return single_p99(spec, self.plan.controls.emergency)
+
+    def _head(self) -> int | None:
+        """The waiting request that goes next, None if all are barred."""
+        return self.queues.head(self.policy, self.floors, self._is_barred if self.gate else None)
+
+    def _is_barred(self, index: int) -> bool:
+        assert self.gate is not None
+        usable = self.settings.num_gpu_blocks - 1
+        self.gate.set({at.USED: usable - self.kv.free, at.USABLE: usable})
+        return self.gate.is_barred(index, self.requests[index].known, self.clock)
 
     def _head_state(self, index: int) -> HeadState:
         request = self.requests[index]
@@ -336,7 +411,12 @@ class _Engine:
         while index < len(queue) and budget > 0:
             request = queue[index]
             index += 1
-            tokens = min(request.todo, cap, budget, self.settings.max_model_len - request.computed - 1)
+            todo = request.todo
+            drafts = 0
+            if self.settings.speculation and todo and not request.prefilling:
+                drafts = self.settings.speculation.drafts
+                todo += min(self._accepted_drafts(request), request.output - request.sampled - 1)
+            tokens = min(todo, cap, budget, self.settings.max_model_len - request.computed - 1)
             if tokens <= 0:
                 continue
             needed = self._blocks(request.computed + tokens) - self.kv.owned(request.index)
@@ -359,6 +439,7 @@ class _Engine:
                     self.kv.grow(request.index, needed)
                 self.kv.fill(request.index, min(request.computed + tokens, request.known))
                 request.tokens = tokens
+                request.drafts = drafts
                 batch.append(request)
                 budget -= tokens
                 continue
@@ -372,19 +453,23 @@ class _Engine:
         batch: list[_Request] = []
         most = settings.max_num_active_seqs or settings.max_num_seqs
         while len(self.queues) and budget > 0 and len(self.running) < most:
-            index = self.queues.head(self.policy, self.floors)
+            index = self._head()
             if index is None:
                 break
             request = self.requests[index]
             if self.yielded and index != self.made_room_for:
                 break
-            hit = self.kv.hit(request.index, request.known)
-            cached = hit.count * settings.block_size
-            wanted = min(request.known - cached, self.pass_cap)
+            hit = NO_HIT if self._drops_cache(index) else self.kv.hit(request.index, request.known)
+            cached = max(hit.count * settings.block_size, self._in_host(request))
+            is_handed = self.workload.handed_over and not request.preemptions
+            computed = request.prompt if is_handed else cached
+            if settings.precision_switch and self.running and self._precision(index) != self.precision:
+                break
+            wanted = min(request.known - computed, self.pass_cap)
             if wanted > budget and not settings.enable_chunked_prefill:
                 break
             tokens = min(wanted, budget)
-            blocks = self._blocks(self._final_tokens(request) if settings.reserve_full_kv else cached + tokens)
+            blocks = self._blocks(self._final_tokens(request) if settings.reserve_full_kv else computed + tokens)
             checked = max(blocks, self._blocks(request.known)) if settings.scheduler_reserve_full_isl else blocks
             watermark = settings.watermark_blocks if self.running else 0
             if checked - hit.count + hit.evictable + watermark > self.kv.free:
@@ -392,10 +477,17 @@ class _Engine:
             if not request.admitted:
                 self.policy.on_admit(request.index, cached)
             self._leave_queue(request)
+            if settings.precision_switch:
+                self._switch_precision(index)
             self.kv.admit(request.index, hit, blocks)
-            request.computed = cached
+            if self.gate and request.admitted:
+                self.gate.swap_in(request.index, hit.count * settings.block_size, self.clock)
+            elif self.gate:
+                self.gate.admit(request.index, cached, self.clock)
+            request.computed = computed
             request.tokens = tokens
-            self.kv.fill(request.index, min(cached + tokens, request.known))
+            request.drafts = 0
+            self.kv.fill(request.index, min(computed + tokens, request.known))
             self.admitted.append((request.index, cached, int(request.admitted)))
             if not request.admitted:
                 request.admitted = True
@@ -409,38 +501,68 @@ class _Engine:
         return batch
 
     def _make_room(self) -> None:
-        """SGLang's preemption: the head of lowest priority number takes blocks and seat of much less urgent requests.
+        """SGLang's preemption: the head takes blocks and seat of much less urgent requests, by the policy's rank.
 
         Only if all of them together have what it lacks; then the least urgent first, of equals the latest, until it
-        fits. In the same pass it alone is admitted, if the running ones have left it its blocks.
+        fits. In the same pass it alone is admitted, if the running ones have left it its blocks. Controls may deny
+        it victims.
         """
         self.yielded = 0
-        threshold = self.settings.policy.preemption_threshold
+        threshold = self.policy.spec.preemption_threshold
         if threshold is None or not len(self.queues) or not self.running:
             return
-        index = self.queues.head(self.policy, self.floors)
+        index = self._head()
         if index is None:
             return
         head = self.requests[index]
-        urgent = [request for request in self.running if request.priority - head.priority > threshold]
-        urgent.sort(key=lambda request: (-request.priority, -request.index))
-        if not urgent or self._lacks(head) > sum(self.kv.owned(request.index) for request in urgent):
-            return
         most = self.settings.max_num_active_seqs or self.settings.max_num_seqs
-        for request in urgent:
+        if self._lacks(head) <= 0 and len(self.running) < most:
+            return
+        bound = self.policy.rank(index) + threshold * self.policy.threshold_unit
+        urgent = [request for request in self.running if self.policy.rank(request.index) > bound]
+        urgent.sort(key=lambda request: (-self.policy.rank(request.index), -request.index))
+        allowed = [request for request in urgent if self._may_give_way(request)]
+        enough = allowed and self._lacks(head) <= sum(self.kv.owned(request.index) for request in allowed)
+        if len(allowed) < len(urgent) and not enough:
+            self._deny(head)
+        if not enough:
+            return
+        for request in allowed:
             if self._lacks(head) <= 0 and len(self.running) < most:
                 return
+            if self.gate:
+                self.gate.note(at.VOLUNTARY_PREEMPTED, request.index, request.computed, self.clock)
             self._preempt(request)
             self.yielded += 1
             self.made_room_for = index
+
+    def _may_give_way(self, request: _Request) -> bool:
+        if not self.gate:
+            return True
+        time, budget = self.settings.step_time, self.settings.max_num_batched_tokens
+        return not self.gate.is_batch_full(budget) and self.gate.recovers_in_time(
+            request.computed, time.base, time.prefill_token, budget
+        )
+
+    def _deny(self, head: _Request) -> None:
+        """The controls leave ``head`` too few victims: it waits, or is refused if that is the rule."""
+        assert self.gate is not None
+        self.gate.note(at.PREEMPTION_DENIED_SEEN, head.index, 0, self.clock)
+        if self.gate.c[at.DENIAL] and not head.admitted:
+            self._leave_queue(head)
+            self._refuse(head, PREEMPTION_DENIED)
+
+    def _in_host(self, request: _Request) -> int:
+        return self.gate.in_host(request.index) if self.gate else 0
 
     def _lacks(self, head: _Request) -> int:
         """Blocks that admission of ``head`` would need beyond the free ones, were it alone in its pass."""
         settings = self.settings
         hit = self.kv.hit(head.index, head.known)
-        cached = hit.count * settings.block_size
-        tokens = min(head.known - cached, settings.max_num_batched_tokens)
-        blocks = self._blocks(self._final_tokens(head) if settings.reserve_full_kv else cached + tokens)
+        cached = max(hit.count * settings.block_size, self._in_host(head))
+        computed = head.prompt if self.workload.handed_over and not head.preemptions else cached
+        tokens = min(head.known - computed, settings.max_num_batched_tokens)
+        blocks = self._blocks(self._final_tokens(head) if settings.reserve_full_kv else computed + tokens)
         if settings.scheduler_reserve_full_isl:
             blocks = max(blocks, self._blocks(head.known))
         watermark = settings.watermark_blocks if self.running else 0
@@ -448,9 +570,9 @@ class _Engine:
 
     def _wait_for(self, instant_ps: int) -> None:
         """Nothing runs and nobody may be admitted before ``instant_ps``; an arrival may come first."""
-        upcoming = len(self.requests)
-        if upcoming < len(self.workload) and self.arrival_step is None:
-            instant_ps = min(instant_ps, int(self.workload.arrival_ps[upcoming]))
+        upcoming_ps = self._next_arrival_ps()
+        if upcoming_ps is not None and self.arrival_step is None:
+            instant_ps = min(instant_ps, upcoming_ps)
         self.clock = max(self.clock, instant_ps)
 
     def _victim(self) -> _Request:
@@ -464,6 +586,8 @@ class _Engine:
         """The victim loses its blocks and all computed tokens, keeps its sampled ones, and waits at the head."""
         self.running.remove(victim)
         self.kv.release(victim.index)
+        if self.gate and self._ever_fits(victim):
+            self.gate.swap_out(victim.index, victim.computed, self.clock)
         victim.computed = 0
         victim.in_flight = 0
         victim.preemptions += 1
@@ -496,13 +620,21 @@ class _Engine:
         if progress:
             self.idle_passes = 0
         duration = _step_ps(self.settings.step_time, prefill_tokens, decodes, context)
+        if self.settings.moe:
+            duration = _step_ps(self.settings.step_time, 0, 0, context) + sum(map(self._drawn_ps, batch))
+        if self.drafting and self.settings.speculation:
+            duration += self.drafting.step_ps(self.settings.speculation, [(r.index, r.drafts, r.tokens) for r in batch])
+        if self.gate:
+            duration += self.gate.wait_for_swaps()
+            self.gate.set({at.UTILISED: sum(request.tokens for request in batch)})
         if self.on_step:
             self.scheduled = [(r.index, r.tokens, int(r.prefilling)) for r in batch]
         for request in batch:
             request.computed += request.tokens
-            if request.computed == request.known + request.in_flight:
-                step.outputs.append((request, request.preemptions))
-                request.in_flight += 1 if request.output else 0
+            samples = request.computed - request.known - request.in_flight + 1
+            if samples > 0:
+                step.outputs.append((request, request.preemptions, samples))
+                request.in_flight += samples if request.output else 0
         step.end = max(self.clock, self.busy_until) + duration
         self.busy_until = step.end
         self.flying.append(step)
@@ -511,22 +643,27 @@ class _Engine:
     def _take_output(self, step: _InFlight) -> None:
         """Deliver the step's samples in batch order; finished requests give their blocks back at once."""
         self.clock = step.end
-        for request, preemptions in step.outputs:
+        for request, preemptions, samples in step.outputs:
             if request.done:
                 continue
             index = request.index
             if request.output:
-                request.known += 1
+                request.known += samples
                 if request.preemptions == preemptions:
-                    request.in_flight -= 1
+                    request.in_flight -= samples
                     if request.sampled < request.output:
                         self.kv.fill(index, min(request.computed - request.in_flight, request.known))
-                self.policy.on_tokens(index, 1)
+                self.policy.on_tokens(index, samples)
                 if self.floors:
-                    self.floors.on_tokens(index, 1)
-            if self.first_token_ps[index] == NEVER:
+                    self.floors.on_tokens(index, samples)
+                if self.gate:
+                    for _ in range(samples):
+                        self.gate.token(index)
+            if request.sampled <= 1:
                 self.first_token_ps[index] = self.clock
                 self.policy.on_first_token(index, self.clock - request.arrival)
+                if self.gate:
+                    self.gate.first_token(index, self.clock)
             if request.sampled >= request.output:
                 self._finish(request)
 
@@ -541,6 +678,8 @@ class _Engine:
         self.status[request.index] = OK
         self.finished.append(request.index)
         self.policy.on_finish(request.index, request.sampled)
+        if self.gate:
+            self.gate.finish(request.index)
 
     def _refuse(self, request: _Request, reason: int) -> None:
         """A request that is not (or no longer) in any queue is turned away for good."""
@@ -548,16 +687,19 @@ class _Engine:
         self.finished_ps[request.index] = self.clock
         self.status[request.index] = REFUSED
         self.reason[request.index] = reason
+        if self.gate:
+            self.gate.refuse(request.index, reason, self.clock)
 
     def _guard_progress(self, batch: list[_Request], took_output: bool) -> None:
         """An empty engine that admits nobody refuses the head; endless mutual preemption refuses the youngest."""
         self.idle_passes += 1
         if not batch and not took_output and not self.preempted and not self.running and len(self.queues):
-            head = self.queues.head(self.policy, self.floors)
-            if head is None and self.floors:
-                self._wait_for(self.floors.window_end_ps)
+            head = self._head()
+            if head is None:
+                self.idle_passes = 0
+                ends = self.floors.window_end_ps if self.floors else at.FOREVER
+                self._wait_for(min(ends, self.gate.wakes_ps()) if self.gate else ends)
                 return
-            assert head is not None
             request = self.requests[head]
         elif self.idle_passes > PASSES_WITHOUT_PROGRESS_MAX:
             self.idle_passes = 0
@@ -572,6 +714,38 @@ class _Engine:
         self._refuse(request, LIVELOCK)
 
     # ---- small pieces ---------------------------------------------------------------------------------------------
+
+    def _accepted_drafts(self, request: _Request) -> int:
+        assert self.settings.speculation
+        assert self.workload.draw is not None
+        kind, seed = int(self.workload.type[request.index]), int(self.workload.draw[request.index])
+        return accepted_drafts(self.settings.speculation, kind, seed, request.sampled)
+
+    def _drawn_ps(self, request: _Request) -> int:
+        """What the tokens of ``request`` take of a step whose experts differ in cost."""
+        assert self.settings.moe
+        assert self.workload.draw is not None
+        time, tokens = self.settings.step_time, request.tokens if request.prefilling else 1
+        kind, seed = int(self.workload.type[request.index]), int(self.workload.draw[request.index])
+        cost = drawn_cost(self.settings.moe, kind, seed, request.computed, tokens)
+        return (time.prefill_token if request.prefilling else time.decode_sequence) * cost // MICRO
+
+    def _precision(self, index: int) -> int:
+        assert self.workload.precision is not None
+        return int(self.workload.precision[index])
+
+    def _drops_cache(self, index: int) -> bool:
+        """Whether a batch with ``index`` would find nothing cached, because it has another precision than the last."""
+        if self.settings.precision_switch != "drop":
+            return False
+        return self.precision not in (NEVER, self._precision(index))
+
+    def _switch_precision(self, index: int) -> None:
+        """The batch has the precision of ``index``, which is admitted; if the last one had another, nobody runs now."""
+        self.switched[index] |= self.precision not in (NEVER, self._precision(index))
+        if self._drops_cache(index) and isinstance(self.kv, PrefixKv):
+            self.kv.forget_all()
+        self.precision = self._precision(index)
 
     def _enqueue(self, request: _Request) -> None:
         request.waiting = True
@@ -591,8 +765,12 @@ class _Engine:
     def _ever_fits(self, request: _Request) -> bool:
         return self._blocks(self._final_tokens(request)) <= self.settings.num_gpu_blocks - 1
 
+    def _named(self, index: int) -> int:
+        """The request of the workload that a ticket stands for."""
+        return index if self.workload.of is None else int(self.workload.of[index])
+
     def _emit(
-        self, batch: list[_Request], at: int, duration: int, start: int, free_scheduled: int, took_output: bool
+        self, batch: list[_Request], now_ps: int, duration: int, start: int, free_scheduled: int, took_output: bool
     ) -> None:
         if batch:
             self.steps += 1
@@ -600,14 +778,14 @@ class _Engine:
             self.on_step(
                 Step(
                     step=self.passes,
-                    t_ps=at,
+                    t_ps=now_ps,
                     dt_ps=duration,
                     start_ps=start,
-                    arrived=self.arrived,
-                    admitted=self.admitted,
-                    scheduled=self.scheduled if batch else [],
-                    preempted=self.preempted,
-                    finished=self.finished,
+                    arrived=[self._named(index) for index in self.arrived],
+                    admitted=[(self._named(one[0]), *one[1:]) for one in self.admitted],
+                    scheduled=[(self._named(one[0]), *one[1:]) for one in self.scheduled] if batch else [],
+                    preempted=[self._named(index) for index in self.preempted],
+                    finished=[self._named(index) for index in self.finished],
                     free_blocks_scheduled=free_scheduled,
                     free_blocks=self.kv.free,
                     waiting=len(self.queues),
@@ -624,18 +802,23 @@ class _Engine:
     def result(self) -> EngineResult:
         for request in self.requests:
             self.preemptions[request.index] = request.preemptions
-        return EngineResult(
-            scheduled_ps=self.scheduled_ps,
-            first_token_ps=self.first_token_ps,
-            finished_ps=self.finished_ps,
-            status=self.status,
-            reason=self.reason,
-            preemptions=self.preemptions,
-            recomputed_tokens=self.recomputed,
-            cached_tokens=self.cached,
-            computed_tokens=self.computed,
-            steps=self.steps,
-            end_ps=self.clock,
+        columns = {
+            "scheduled_ps": self.scheduled_ps,
+            "first_token_ps": self.first_token_ps,
+            "finished_ps": self.finished_ps,
+            "status": self.status,
+            "reason": self.reason,
+            "preemptions": self.preemptions,
+            "recomputed_tokens": self.recomputed,
+            "cached_tokens": self.cached,
+            "computed_tokens": self.computed,
+        }
+        details = {"switched": self.switched} if self.settings.precision_switch else {}
+        details |= self.drafting.details() if self.drafting else {}
+        if not self.gate:
+            return EngineResult(**columns, steps=self.steps, end_ps=self.clock, details=details)
+        return of_requests(
+            columns, details, self.gate.t(), self.gate.events(), len(self.source), self.steps, self.clock
         )
 
 

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
 from fairreplay.config.model import ClusterTable, Config, Tenant, resolve_cluster
 from fairreplay.errors import UsageError
-from fairreplay.sandbox.compiled import KINDS, StepSums, run_with_sums
+from fairreplay.sandbox.compiled import KINDS, StepSums, run, run_with_sums
+from fairreplay.sandbox.controls.configured import asked_for, needs_targets
 from fairreplay.sandbox.engine import (
     NEVER,
     PS_PER_US,
@@ -50,9 +51,14 @@ from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.store.store import Store
 from fairreplay.trace.schema import TIMESTAMP
 
+if TYPE_CHECKING:
+    from fairreplay.sandbox.accounts import Account
+
 US_PER_SECOND: Final = 1_000_000
 KEPT_COLUMNS: Final = ("request_id", "arrived_at", "prompt_tokens", "output_tokens")
 """What is still read of the load once its replicas are planned."""
+JUDGED: Final = {"disaggregated": {"prefill_budget_ms", "decode_budget_ms"}}
+"""What a cluster's results are only held against."""
 SEMANTICS: Final = 1
 """Raised whenever the same load and config would replay differently, so that older replays are stale."""
 
@@ -86,6 +92,8 @@ class Replayed:
     requests: pl.DataFrame
     steps: pl.DataFrame
     engine_s: float
+    accounts: tuple[Account, ...] = ()
+    """Of each replica, where pools, drafts, experts or precisions are in force."""
 
 
 def replay(
@@ -210,7 +218,7 @@ def config_hash(
         "policy": policy,
         "is_baseline": policy == baseline_policy(config),
         "clusters": {
-            name: resolve_cluster(config, name or None).model_dump(mode="json")
+            name: resolve_cluster(config, name or None).model_dump(mode="json", exclude=JUDGED)
             for name in ["", *sorted(name for name, table in config.models.items() if table != ClusterTable())]
         },
         "tenants": {
@@ -221,6 +229,7 @@ def config_hash(
         "weights": config.weights.model_dump(mode="json"),
         **_targets(config, policy),
         **_enforced_floors(config),
+        **asked_for(config),
         "parameters": config.policy_table(policy).model_dump(mode="json"),
     }
     if rank_digest is not None:
@@ -236,7 +245,7 @@ def _targets(config: Config, policy: str) -> dict[str, object]:
         for name in (None, *config.models):
             cluster = resolve_cluster(config, name)
             policies |= {engine.policy for engine in (cluster.engine, *(state for _, state in cluster.changes))}
-    if not policies & KNOW_DEADLINES:
+    if not policies & KNOW_DEADLINES and not needs_targets(config):
         return {}
     own = {name: tenant.slo_ttft_ms for name, tenant in sorted(config.tenants.items())} | {
         "": config.defaults.slo_ttft_ms
@@ -267,10 +276,18 @@ def _run_shard(load: Load, shard: Shard, watch: Watch | None) -> Replayed:
     offset_ps = load.start_us % US_PER_SECOND * PS_PER_US
     try:
         result, sums = run_with_sums(shard.workload, shard.plan, offset_ps, progress=watch)
+        accounts = (_account(shard, result, watch),) if shard.plan.has_extras() else ()
     except OverflowError as error:
         raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
     engine_s = time.perf_counter() - started
-    return Replayed(_request_rows(load, shard, result), _step_rows(shard, load.start_us, sums), engine_s)
+    return Replayed(_request_rows(load, shard, result), _step_rows(shard, load.start_us, sums), engine_s, accounts)
+
+
+def _account(shard: Shard, result: EngineResult, watch: Watch | None) -> Account:
+    """What the replay will say of pools, drafts, experts and precisions; simulates again where that is compared."""
+    from fairreplay.sandbox.accounts import account
+
+    return account(shard.model, shard.workload, shard.plan, result, lambda work, plan: run(work, plan, progress=watch))
 
 
 def _gathered(replicas: Sequence[Replayed]) -> Replayed:
@@ -279,6 +296,7 @@ def _gathered(replicas: Sequence[Replayed]) -> Replayed:
         requests=rows.select(pl.col(name).cast(dtype) for name, dtype in REPLAY_SCHEMA.items()),
         steps=pl.concat(one.steps for one in replicas),
         engine_s=sum(one.engine_s for one in replicas),
+        accounts=tuple(account for one in replicas for account in one.accounts),
     )
 
 
@@ -368,7 +386,16 @@ def _meta(
         "ok": int((status == "ok").sum()),
         "rejected": int((status == "rejected").sum()),
         "preemptions": int(replayed.requests["preemptions"].cast(pl.Int64).sum()),
+        **_cluster(replayed.accounts),
     }
+
+
+def _cluster(accounts: Sequence[Account]) -> dict[str, object]:
+    if not accounts:
+        return {}
+    from fairreplay.sandbox.accounts import tables
+
+    return {"cluster": tables(accounts)}
 
 
 def _summary(meta: dict[str, Any], load: Load, replayed: Replayed, wall_s: float) -> ReplaySummary:

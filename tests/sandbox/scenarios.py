@@ -9,6 +9,7 @@ import numpy as np
 from fairreplay.sandbox.engine import (
     PS_PER_SECOND,
     WEIGHT_SCALE,
+    Controls,
     EngineResult,
     EngineSettings,
     Plan,
@@ -47,7 +48,12 @@ def workload(rows: Sequence[Row], *, types: Sequence[str] = (), priorities: Sequ
 
 
 def plan(
-    work: Workload, policy: str | PolicySpec = "fcfs", *, weights: dict[str, float] | None = None, **settings: object
+    work: Workload,
+    policy: str | PolicySpec = "fcfs",
+    *,
+    weights: dict[str, float] | None = None,
+    controls: Controls | None = None,
+    **settings: object,
 ) -> Plan:
     """One state of settings, by keyword of ``EngineSettings``."""
     spec = PolicySpec(policy) if isinstance(policy, str) else policy
@@ -56,6 +62,7 @@ def plan(
     return Plan(
         settings=((0, EngineSettings(**{**defaults, **settings})),),  # type: ignore[arg-type]
         weights=((0, np.array(inverse, np.int64)),),
+        controls=controls,
     )
 
 

@@ -55,8 +55,11 @@ def _lacks(
             look_up_run(e, blocks, kept, request)
         hit = e[at.HIT]
         evictable = e[at.EVICTABLE]
-    cached = hit * e[at.BLOCK_SIZE]
-    size = blocks_for(e, cached + min(known - cached, e[at.BUDGET]))
+    computed = hit * e[at.BLOCK_SIZE]
+    if at.EXTRAS and e[at.HANDED_OVER] > 0 and way[request * at.WAY + at.PLACE] == at.NEW:
+        known += 1
+        computed = prompt[request]
+    size = blocks_for(e, computed + min(known - computed, e[at.BUDGET]))
     if e[at.RESERVE]:
         size = blocks_for(e, final_tokens(prompt[request], cut[request]))
     if e[at.FULL_PROMPT]:

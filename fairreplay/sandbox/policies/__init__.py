@@ -7,10 +7,8 @@ are separate: under every policy the first head that does not fit ends admission
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from fairreplay.sandbox.engine import PolicySpec, Workload
 from fairreplay.sandbox.policies.base import Policy
 from fairreplay.sandbox.policies.drr import Drr
 from fairreplay.sandbox.policies.edf import Edf
@@ -26,7 +24,7 @@ from fairreplay.sandbox.policies.vtc import Vtc
 from fairreplay.sandbox.policies.wfq import Wfq
 from fairreplay.sandbox.policies.wfq_edf import WfqEdf
 
-POLICIES: Final[dict[str, Callable[[PolicySpec, Workload], Policy]]] = {
+POLICIES: Final[dict[str, type[Policy]]] = {
     "fcfs": Fcfs,
     "priority": Priority,
     "vtc": Vtc,

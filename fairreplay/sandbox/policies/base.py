@@ -41,6 +41,9 @@ class Policy:
     ranks_tenants = False
     """True: equal ranks of two tenants go by tenant name, as in the published sequences; else by arrival."""
 
+    threshold_unit = 0
+    """What ``preemption_threshold`` counts in a rank of this policy; 0: nobody is preempted for a head."""
+
     def __init__(self, spec: PolicySpec, workload: Workload) -> None:
         self.spec = spec
         self.workload = workload
@@ -80,6 +83,12 @@ class Policy:
 
     def on_queue_filled(self, tenant: int) -> None:
         """A request of ``tenant`` has joined its queues, which were all empty."""
+
+    def prompt_cost(self, request: int) -> int:
+        """Prompt tokens, or what they are expected to cost in millionths of a token where the policy counts costs."""
+        counted = self.workload.cost if self.spec.by_cost else self.workload.prompt_tokens
+        assert counted is not None
+        return int(counted[request])
 
     def inverse_weight(self, request: int) -> int:
         """Scaled inverse weight that this request is charged with: its own if it carries one, else its tenant's."""

@@ -8,6 +8,8 @@ from fairreplay.sandbox.policies.base import Policy
 class Edf(Policy):
     """Reads ``spec.slo_ps`` and ``spec.quantile``."""
 
+    threshold_unit = 10**9  # milliseconds
+
     def rank(self, request: int) -> int:
         target = self.spec.slo_ps[int(self.workload.tenant[request])][self.spec.quantile]
         return int(self.workload.arrival_ps[request]) + target

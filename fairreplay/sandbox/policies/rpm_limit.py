@@ -19,12 +19,14 @@ class RpmLimit(Policy):
 
     def __init__(self, spec: PolicySpec, workload: Workload) -> None:
         super().__init__(spec, workload)
-        self._over_limit = limited(workload, spec.rpm)
+        self._over_limit = limited(workload.source or workload, spec.rpm)
 
     def rank(self, request: int) -> int:
         return 0
 
     def refuses(self, request: int) -> int:
+        if self.workload.of is not None:  # of a ticket the request counts
+            request = int(self.workload.of[request])
         return RATE_LIMITED if self._over_limit[request] else NO_REASON
 
 

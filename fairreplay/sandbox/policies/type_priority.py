@@ -8,6 +8,8 @@ from fairreplay.sandbox.policies.base import Policy
 class TypePriority(Policy):
     """``spec.type_rank[k]`` is the place of type k; types without a place come last, all equal."""
 
+    threshold_unit = 1
+
     def rank(self, request: int) -> int:
         ranks = self.spec.type_rank
         kind = int(self.workload.type[request])

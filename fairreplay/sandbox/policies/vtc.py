@@ -7,13 +7,14 @@ empty is lifted to the smallest counter among the waiting, so that idle time is 
 
 from __future__ import annotations
 
-from fairreplay.sandbox.engine import PolicySpec, Workload
+from fairreplay.sandbox.engine import WEIGHT_SCALE, PolicySpec, Workload
 from fairreplay.sandbox.policies.base import Policy
 
 
 class Vtc(Policy):
     """``counter`` is service by tenant, in tokens times cost times scaled inverse weight."""
 
+    threshold_unit = WEIGHT_SCALE
     ranks_tenants = True
 
     def __init__(self, spec: PolicySpec, workload: Workload) -> None:
