@@ -23,6 +23,7 @@ from fairreplay.config.load import load_config, with_floor_mode
 from fairreplay.export.results import Results
 from fairreplay.export.sql import answer
 from fairreplay.metrics.options import hop_us, measure_options
+from fairreplay.report.capacity import load_capacity
 from fairreplay.report.gather import report_document
 from fairreplay.report.previous import load_previous
 from fairreplay.report.write import write_report
@@ -215,6 +216,7 @@ def report(
     refusals: str = "miss",
     spread: str = "phases",
     previous: PathLike | None = None,
+    capacity: PathLike | None = None,
     redact: str | None = None,
     redact_key: PathLike | None = None,
 ) -> Path:
@@ -222,6 +224,7 @@ def report(
 
     Args:
         previous: ``report.json`` of an earlier report; what changed since is told.
+        capacity: what ``fairreplay capacity -o`` wrote, for a section of its own.
         redact: ``"tenant"`` puts tenants under pseudonyms, by the key in ``redact_key``.
     """
     found = _results(store, config, since, until, window, min_samples, strict_samples, refusals, spread)
@@ -231,6 +234,7 @@ def report(
         found.asked,
         previous=None if previous is None else load_previous(Path(previous)),
         redaction=redaction_of(redact, _path(redact_key), quiet=True),
+        capacity=None if capacity is None else load_capacity(Path(capacity), found.store.digest()),
     )
     return write_report(document, Path(output)).html
 
