@@ -21,6 +21,7 @@ from fairreplay.config.load import load_config, with_floor_mode
 from fairreplay.export.results import Results
 from fairreplay.export.sql import answer
 from fairreplay.metrics.options import hop_us, measure_options
+from fairreplay.report.capacity import load_capacity
 from fairreplay.report.gather import report_document
 from fairreplay.report.previous import load_previous
 from fairreplay.report.redaction import redaction_of
@@ -225,6 +226,7 @@ def report(
     refusals: str = "miss",
     spread: str = "phases",
     previous: PathLike | None = None,
+    capacity: PathLike | None = None,
     redact: str | None = None,
     redact_key: PathLike | None = None,
 ) -> Path:
@@ -232,6 +234,7 @@ def report(
 
     Args:
         previous: ``report.json`` of an earlier report; what changed since is told.
+        capacity: what ``fairreplay capacity -o`` wrote, for a section of its own.
         redact: ``"tenant"`` puts tenants under pseudonyms, by the key in ``redact_key``.
     """
     found = _results(store, config, since, until, window, min_samples, strict_samples, refusals, spread)
@@ -241,6 +244,7 @@ def report(
         found.asked,
         previous=None if previous is None else load_previous(_place(previous)),
         redaction=redaction_of(redact, _path(redact_key)),
+        capacity=None if capacity is None else load_capacity(Path(capacity), found.store.digest()),
     )
     return cast(Path, write_report(document, _place(output)).html)  # in a bucket what reads and writes like one
 

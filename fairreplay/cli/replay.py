@@ -140,11 +140,12 @@ def note_compilation(policies: Sequence[str] = (), settings: Config | None = Non
     from fairreplay.sandbox.compiled import compile_engine, is_compiled
 
     extras = settings is not None and settings.has_extras()
-    if is_compiled(policies, extras):
+    pools = settings is not None and settings.has_pools()
+    if is_compiled(policies, extras, pools):
         return
     note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
     started = time.monotonic()
-    compile_engine(policies, extras)
+    compile_engine(policies, extras, pools)
     note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 

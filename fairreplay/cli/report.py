@@ -62,6 +62,9 @@ def report(
             help="report.json of an earlier report, also s3://...: tell what changed since.",
         ),
     ] = None,
+    capacity: Annotated[
+        Path | None, typer.Option("--capacity", help="What `capacity -o` wrote: shown in a section of its own.")
+    ] = None,
     redact: Annotated[
         str | None,
         typer.Option("--redact", metavar="tenant", help="For outside readers: tenants stand under keyed pseudonyms."),
@@ -84,6 +87,7 @@ def report(
     """
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import measure_options
+    from fairreplay.report.capacity import load_capacity
     from fairreplay.report.gather import report_document
     from fairreplay.report.previous import load_previous
     from fairreplay.report.redaction import redaction_of
@@ -103,11 +107,19 @@ def report(
         since=begin,
         until=end,
     )
+    opened = open_store(store)
+    planned = None if capacity is None else load_capacity(capacity, opened.digest())
     earlier = None if previous is None else load_previous(previous)
     redaction = redaction_of(redact, redact_key, lambda said: note(said, quiet=quiet or json))
     with progress("report", "episodes", quiet=quiet or json) as told:
         document = report_document(
-            open_store(store), settings, options, previous=earlier, redaction=redaction, progress=told
+            opened,
+            settings,
+            options,
+            previous=earlier,
+            redaction=redaction,
+            capacity=planned,
+            progress=told,
         )
     written = write_report(document, output)
     if json:

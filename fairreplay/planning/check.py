@@ -58,6 +58,10 @@ def of_both(config: Config, store: Store) -> list[Finding]:
     found += _strangers("type", "types", config.types, held["type"])
     ordered = config.policy_table("type-priority").order
     found += _strangers("type", "policies.type-priority order", ordered, held["type"])
+    found += _strangers(
+        "type", "speculative.types", config.speculative.types if config.speculative else (), held["type"]
+    )
+    found += _strangers("type", "moe.types", config.moe.types if config.moe else (), held["type"])
     found += _changes(config, store)
     found += _slos(config, held["tenant"])
     return found

@@ -50,6 +50,7 @@ PARTS: Final = {
     "stepper": Part("stepper", "step"),
     "decider": Part("decider", "decide"),
     "extra_stepper": Part("stepper", "step", extras=True),
+    "extra_kernel": Part("kernel", "advance", extras=True),
 }
 
 
