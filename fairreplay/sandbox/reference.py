@@ -53,7 +53,6 @@ from fairreplay.sandbox.policies.base import HeadState, Policy
 from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
 
-
 _NO_CAP = 2**62
 
 
@@ -266,6 +265,8 @@ class _Engine:
         self.mode = gate.c[at.MODE]
         if self._spec() != spec:
             self._change_policy()
+            if self.floors:
+                self.floors.advance(self.clock)
         while (index := gate.expired(self.clock)) != at.NONE:
             self._leave_queue(self.requests[index])
             self._refuse(self.requests[index], QUEUE_TIME)
@@ -483,7 +484,8 @@ class _Engine:
         """
         self.yielded = 0
         threshold = self.policy.spec.preemption_threshold
-        if threshold is None or not len(self.queues) or not self.running:
+        unit = self.policy.threshold_unit
+        if threshold is None or not unit or not len(self.queues) or not self.running:
             return
         index = self._head()
         if index is None:
@@ -492,7 +494,7 @@ class _Engine:
         most = self.settings.max_num_active_seqs or self.settings.max_num_seqs
         if self._lacks(head) <= 0 and len(self.running) < most:
             return
-        bound = self.policy.rank(index) + threshold * self.policy.threshold_unit
+        bound = self.policy.rank(index) + threshold * unit
         urgent = [request for request in self.running if self.policy.rank(request.index) > bound]
         urgent.sort(key=lambda request: (-self.policy.rank(request.index), -request.index))
         allowed = [request for request in urgent if self._may_give_way(request)]

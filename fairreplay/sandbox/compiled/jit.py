@@ -91,7 +91,7 @@ def prefetch(_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     return numba.types.void(array, numba.types.int64), generate
 
 
-@instruction(lambda address, fields: ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)(fields.ctypes.data))
+@instruction(lambda address, fields: ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(int(address))(fields.ctypes.data))
 def call_rank(_context: Any, address: Any, fields: Any) -> Any:  # noqa: ARG001
     """Call machine code that takes a pointer to ``fields`` and returns an int64.
 
@@ -107,7 +107,7 @@ def call_rank(_context: Any, address: Any, fields: Any) -> Any:  # noqa: ARG001
     return numba.types.int64(numba.types.int64, fields), generate
 
 
-@instruction(lambda address, e, *numbers: PART(address)(e.ctypes.data, *map(int, numbers)))
+@instruction(lambda address, e, *numbers: PART(int(address))(e.ctypes.data, *map(int, numbers)))
 def call_part(_context: Any, address: Any, e: Any, what: Any, queue: Any, request: Any, number: Any) -> Any:  # noqa: ARG001
     """Call another part (``parts``) by its address: it takes the address of ``e`` and four int64, returns an int64."""
 

@@ -49,6 +49,7 @@ PARTS: Final = {
     "kernel": Part("kernel", "advance", always=True),
     "stepper": Part("stepper", "step", always=True),
     "decider": Part("decider", "decide"),
+    "control": Part("control", "control"),
 }
 
 
