@@ -325,7 +325,8 @@ def _tickets(
         at.TO_QUEUES_OF: queue_rows,
         at.TO_PREFIX_OF: source.prefix_start,
     }
-    by_ticket = np.zeros((len(queue_rows), max(2, most) if queue_rows.any() else 1), np.int64)
+    by_request = queue_rows.shape[1] == len(source)  # else all wait in one queue
+    by_ticket = np.zeros((len(queue_rows), max(2, most) if by_request else 1), np.int64)
     return workload, linked, np.zeros(most, np.int64), by_ticket
 
 

@@ -91,7 +91,9 @@ def prefetch(_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     return numba.types.void(array, numba.types.int64), generate
 
 
-@instruction(lambda address, fields: ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(int(address))(fields.ctypes.data))
+@instruction(
+    lambda address, fields: ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(int(address))(fields.ctypes.data)
+)
 def call_rank(_context: Any, address: Any, fields: Any) -> Any:  # noqa: ARG001
     """Call machine code that takes a pointer to ``fields`` and returns an int64.
 
