@@ -667,7 +667,7 @@ class _Engine:
             if head is None:
                 self.idle_passes = 0
                 ends = self.floors.window_end_ps if self.floors else at.FOREVER
-                self._wait_for(min(ends, self.gate.wakes_ps()) if self.gate else ends)
+                self._wait_for(min(ends, self.gate.wakes_ps(self.clock)) if self.gate else ends)
                 return
             request = self.requests[head]
         elif self.idle_passes > PASSES_WITHOUT_PROGRESS_MAX:

@@ -13,8 +13,8 @@ from fairreplay.sandbox.engine import COME_BACK, OK, REFUSED
 from tests.sandbox.random_cases import case, controlled
 from tests.sandbox.test_compiled import differences
 
-CASES = 600
-PARTS = 6
+CASES = 400
+PARTS = 4
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -76,7 +76,7 @@ def control(address: int, what: int, _queue: int, ticket: int, number: int) -> i
     elif what == at.BAR_HEADS:
         bar_heads(e, c, s, t)
     elif what == at.WAKES:
-        answer = wakes_ps(c, t)
+        answer = wakes_ps(c, t, now_ps)
     elif what == at.ADMITTED:
         admit(c, s, t, w, ticket, number, now_ps)
     elif what == at.CAME_BACK:

@@ -158,7 +158,10 @@ def _run_plan(
     modes = plan.settings
     if controls and controls.emergency:
         emergency = controls.emergency
-        modes += tuple((at_ps, replace(state, policy=single_p99(state.policy, emergency))) for at_ps, state in modes)
+        modes += tuple(
+            (at_ps, replace(state, policy=single_p99(state.policy, emergency), victim=victim_rule(state)))
+            for at_ps, state in modes
+        )
     settings, queue_rows, queue_facts = _settings_table(workload, modes, addresses, gated=gated)
     settings[:, at.PREFIX - at.SETTINGS] = prefix_caching
     settings[0, at.AT_PS - at.SETTINGS] = 0
