@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint unit bench example evaluation clean debian
+.PHONY: demo test lint unit bench example evaluation plotly clean debian
 
 demo: $(VENV)/installed
 	$(BIN)/fairreplay demo -o reports/demo
@@ -52,6 +52,13 @@ debian:
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends chromium poppler-utils fonts-dejavu-core prometheus; \
 	else echo "the tests need: apt-get install chromium poppler-utils prometheus" >&2; exit 1; fi
+
+# The plotly.js of the reports' pages.
+PLOTLY_JS := 4.1.1
+plotly:
+	cd fairreplay/report/plotly && npm pack --silent plotly.js-cartesian-dist-min@$(PLOTLY_JS) \
+		&& tar -xzf plotly.js-cartesian-dist-min-$(PLOTLY_JS).tgz --strip-components 1 package/plotly-cartesian.min.js package/LICENSE \
+		&& rm plotly.js-cartesian-dist-min-$(PLOTLY_JS).tgz
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info reports/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

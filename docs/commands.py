@@ -56,6 +56,7 @@ VALUES = {
         ("jobs", "min_samples", "seed", "incidents", "simulations", "tenants", "rate", "sandbox_error"), "N"
     ),
     "max_reject_rate": "PART",
+    **dict.fromkeys(("scr", "load"), "X"),
     "at": "HH:MM",
     "day": "DAY",
 }

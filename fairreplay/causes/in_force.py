@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from fairreplay.config.model import Config, Engine, EngineChange, EngineKeys, resolve_cluster
+from fairreplay.config.model import STEP_TIME_KEYS, Config, Engine, EngineChange, EngineKeys, resolve_cluster
 
 RECENT: Final = timedelta(hours=1)
 """A decrease that is older was there all through the healthy hour before: it is not what changed."""
@@ -111,9 +111,7 @@ def less_kv(change: Listed) -> tuple[str, ...]:
 def less_speed(change: Listed) -> tuple[str, ...]:
     """Keys by which it made steps slower, or let fewer requests or tokens into one."""
     before, after = change.before, change.after
-    slower = any(
-        getattr(after.step_time, name) > getattr(before.step_time, name) for name in type(after.step_time).model_fields
-    )
+    slower = any(getattr(after.step_time, name) > getattr(before.step_time, name) for name in STEP_TIME_KEYS)
     return _set_in(
         change,
         {

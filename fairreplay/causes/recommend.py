@@ -28,7 +28,7 @@ from fairreplay.causes.in_force import (
 from fairreplay.causes.players import committed_weights
 from fairreplay.causes.signatures import Evidence
 from fairreplay.causes.verdict import Recommendation
-from fairreplay.config.model import Config, resolve_cluster
+from fairreplay.config.model import STEP_TIME_KEYS, Config, resolve_cluster
 from fairreplay.errors import UsageError
 from fairreplay.metrics.entitlement import fair_weights
 
@@ -176,7 +176,9 @@ def burst(evidence: Evidence) -> list[Fix]:
 
 
 def capacity_shortfall(evidence: Evidence) -> list[Fix]:
-    """More replicas, by a quarter and at least one."""
+    """More replicas, by a quarter and at least one; of two pools nobody can say which needs them."""
+    if resolve_cluster(evidence.config, evidence.model).disaggregated:
+        return []
     replicas = _replicas(evidence)
     more = max(replicas + 1, ceil(MORE_REPLICAS * replicas))
     return [
@@ -320,7 +322,7 @@ def _engine_words(change: Listed) -> str:
     for key in change.keys:
         value: Any = getattr(change.before, key)
         if key == "step_time":
-            value = "{ " + ", ".join(f"{name} = {part!r}" for name, part in value.model_dump().items()) + " }"
+            value = "{ " + ", ".join(f"{name} = {getattr(value, name)!r}" for name in STEP_TIME_KEYS) + " }"
         flag = VLLM_FLAGS.get(key)
         if flag is not None and (key != "policy" or value in VLLM_POLICIES):
             lines.append(f"vLLM: {flag} {value}")

@@ -11,6 +11,7 @@ import typer
 from fairreplay import __version__
 from fairreplay.cli import (
     calibrate,
+    capacity,
     check,
     compare,
     demo,
@@ -70,6 +71,7 @@ COMMANDS = (
     export,
     sql,
     calibrate,
+    capacity,
     verify,
     init,
     check,
@@ -91,6 +93,7 @@ def main() -> None:
     # Freed memory of data frames goes back at once, which halves the resident size of a large replay. Their allocator
     # reads this when polars is first imported.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # else every installed package is looked through
     gc.set_threshold(GC_THRESHOLD)  # imports make many objects and no garbage
     debug = "--debug" in sys.argv[1:]
     try:

@@ -88,8 +88,16 @@ def _summary(fitted: Calibration, output: Path) -> str:
     rows.append(["TTFT, median request", *(_factor(part.ttft_median_error) for part in parts)])
     rows.append(["decode time, median request", *(_factor(part.decode_median_error) for part in parts)])
     values = [f"{key} = {value}" for key, value in _flat(fitted.values)]
-    lines = [console.table(columns, rows), "", *values, *(f"not fitted: {reason}" for reason in fitted.kept)]
+    unfit = [f"not fitted: {reason}" for reason in fitted.kept]
+    lines = [console.table(columns, rows), _baseline(fitted), "", *values, *unfit]
     return "\n".join([*lines, "", f"{console.printable(str(output))} written after {fitted.simulations} simulations"])
+
+
+def _baseline(fitted: Calibration) -> str:
+    """The linear baseline beside the fit, both on the half that neither saw."""
+    plain = fitted.fixed_rate
+    errors = ", ".join(f"{q.upper()} {getattr(plain.held_out, f'ttft_{q}_error'):+.1%}" for q in ("p50", "p90", "p99"))
+    return f"\nFor comparison, a queue of a fixed rate ({plain.tokens_per_s:g} tokens/s), held out: TTFT {errors}"
 
 
 def _factor(log_error: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, progress, table
+from fairreplay.cli.console import note, out, out_json, printable, progress, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -24,8 +24,10 @@ from fairreplay.cli.period import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
+    from fairreplay.config.model import Config
     from fairreplay.metrics.fidelity import Fidelity
     from fairreplay.sandbox.replay import ReplaySummary
     from fairreplay.store.store import Store
@@ -80,7 +82,7 @@ def replay(
     opened = open_store(store)
     for warning in with_known_policies(settings)[1].values():
         note(warning, quiet=quiet)
-    note_compilation(quiet=quiet)
+    note_compilation(policies, settings, quiet=quiet)
     with progress("replay", "requests", quiet=quiet or json) as told:
         summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), progress=told)
     emitted = None
@@ -99,12 +101,20 @@ def replay(
     if quiet:
         return
     out(table(_COLUMNS, [_row(summary) for summary in summaries]))
+    for summary in summaries:
+        if summary.controls:
+            out(f"controls under {printable(summary.policy)}: {controls_line(summary.controls)}")
     left_out = summaries[0].left_out
     if left_out:
         note(f"left out as no load: {left_out} (refused by production, or of unknown prompt length)")
     out(_fidelity_line(baseline, baseline in found, believed))
     if emitted is not None:
         out(f"{emitted} steps in {output}")
+
+
+def controls_line(totals: dict[str, float]) -> str:
+    """What controls did in all, such as ``refusal.queue_time 12, retry.came_back 12``."""
+    return ", ".join(f"{name} {value:g}" for name, value in totals.items())
 
 
 def _fidelity(store: Store, replay: str, begin: datetime | None, end: datetime | None) -> Fidelity | None:
@@ -131,15 +141,17 @@ def _check_emit(emit: str | None, output: Path | None, policies: list[str], inte
         raise UsageError(f"--emit {emit} writes the steps of one policy: give --policy once")
 
 
-def note_compilation(*, quiet: bool) -> None:
+def note_compilation(policies: Sequence[str] = (), settings: Config | None = None, *, quiet: bool) -> None:
     """Compile the engine on its first use, and say why that takes longer and how long it took."""
     from fairreplay.sandbox.compiled import compile_engine, is_compiled
 
-    if is_compiled():
+    extras = settings is not None and settings.has_extras()
+    controls = settings is not None and settings.has_controls()
+    if is_compiled(policies, extras, controls):
         return
     note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
     started = time.monotonic()
-    compile_engine()
+    compile_engine(policies, extras, controls)
     note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 
@@ -172,6 +184,7 @@ def _document(summary: ReplaySummary) -> dict[str, Any]:
         "preemptions": summary.preemptions,
         "ttft_ms": summary.ttft_ms,
         "tokens_per_s": summary.tokens_per_s,
+        "controls": summary.controls,
         "engine_s": summary.engine_s,
         "requests_per_s": summary.requests / summary.engine_s if summary.engine_s > 0 else None,
         "wall_s": summary.wall_s,

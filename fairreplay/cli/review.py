@@ -144,7 +144,7 @@ def review(
             _say_not_due(not_due, every, json=json, quiet=quiet)
             return
     hush = quiet or json
-    note_compilation(quiet=quiet)
+    note_compilation(policy or (), settings, quiet=quiet)
     done = run(
         sources,
         store,

@@ -27,7 +27,7 @@ def explained(error: ValidationError, text: str, model: type[BaseModel]) -> str:
         return f"{at}: {key} is missing"
     shown = repr(first.get("input"))
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return f"{at}: {key} = {shown}: {first['msg']}"
+    return f"{at}: {key} = {shown}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def line_of(text: str, path: list[str]) -> int | None:

@@ -8,7 +8,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fairreplay.config import engines
+from fairreplay.config.step_times import hardware_preset
+from fairreplay.config.step_times import preset as step_time_preset
 
 PolicyName = str
 Quantile = Literal["p50", "p90", "p99"]
@@ -31,6 +35,14 @@ def _utc(value: object) -> object:
 
 
 Instant = Annotated[datetime, BeforeValidator(_utc)]
+
+
+def _known_engine(value: str) -> str:
+    engines.minor(value)
+    return value
+
+
+EngineVersion = Annotated[str, AfterValidator(_known_engine)]
 
 
 BEFORE_ALL: Final = datetime(1, 1, 1, tzinfo=UTC)
@@ -76,13 +88,25 @@ class Cost(Table):
     cached: float = Field(0.0, ge=0)
 
 
+STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
+
+
 class StepTime(Table):
     """Seconds of one engine step: ``base + prefill_token*P + decode_sequence*D + context_token*S``."""
 
+    preset: str | None = None
+    """``MODEL/GPU`` (``config.step_times``): where the values come from that are not set beside it."""
     base: float = Field(0.006, ge=0)
     prefill_token: float = Field(4e-5, ge=0)
     decode_sequence: float = Field(3e-5, ge=0)
     context_token: float = Field(3e-8, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("preset"), str):
+            return step_time_preset(values["preset"]).values | values
+        return values
 
 
 class EngineKeys(Table):
@@ -111,6 +135,96 @@ class EngineKeys(Table):
     queue_time_limit_ms: float | None = Field(None, gt=0)
     speed: float | None = Field(None, gt=0)
     step_time: StepTime | None = None
+    precision_switch: Literal["keep", "drop"] | None = None
+
+
+class Disaggregated(Table):
+    """``[cluster.disaggregated]``: a pool that prefills, a pool that decodes, and what the KV between them takes."""
+
+    prefill_replicas: int = Field(ge=1)
+    decode_replicas: int = Field(ge=1)
+    kv_bytes_per_token: int = Field(ge=1, le=10**9)
+    link_bytes_per_s: float | None = Field(None, ge=1)
+    """Of each prefill replica; none: the KV moves in no time."""
+    decode_num_gpu_blocks: int | None = Field(None, ge=2)
+    """None: as ``num_gpu_blocks``."""
+    prefill_budget_ms: SloTtft | None = None
+    """From arrival to first token."""
+    decode_budget_ms: SloTtft | None = None
+    """From first token to finish; consistency of the stages is judged where both budgets are set."""
+
+
+class Speculative(Table):
+    """``[speculative]``: a small model drafts, the model checks; seconds, divided by ``speed`` as all step times."""
+
+    draft_tokens: int = Field(4, ge=0, le=64)
+    acceptance: float = Field(0.7, ge=0, le=1)
+    """Chance that a draft is accepted if those before it are."""
+    types: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    """Acceptance of types that have one of their own."""
+    draft_token: float = Field(0.0, ge=0, le=1)
+    verify_token: float | None = Field(None, ge=0, le=1)
+    """What a draft adds to the model's step; none: as a prefill token."""
+
+
+class MoeType(Table):
+    mean: float | None = Field(None, gt=0, le=1000)
+    spread: float | None = Field(None, ge=0, le=1000)
+
+
+class Moe(Table):
+    """``[moe]``: what a token costs, in units of ``step_time``'s tokens, and how much that varies."""
+
+    mean: float = Field(1.0, gt=0, le=1000)
+    spread: float = Field(0.0, ge=0, le=1000)
+    """Standard deviation."""
+    experts: Literal["independent", "same"] = "independent"
+    """Whether the tokens of a request meet experts of their own or all the same ones."""
+    risk: float = Field(1.0, ge=0, le=1000)
+    """Lambda: by how many spreads a policy that ranks by cost stays on the safe side."""
+    types: dict[str, MoeType] = Field(default_factory=dict)
+
+
+class Hardware(Table):
+    """``[cluster.hardware]``: one replica's GPUs and model by their figures, for ``capacity``."""
+
+    preset: str | None = None
+    """``MODEL/GPU`` (``config.hardware``): published figures; what is set beside it goes before."""
+    flops_per_s: float | None = Field(None, gt=0)
+    utilization: float = Field(1.0, gt=0, le=1)
+    """The part of ``flops_per_s`` that is attained."""
+    flops_per_token: float | None = Field(None, gt=0)
+    bytes_per_s: float | None = Field(None, gt=0)
+    """Memory bandwidth that is attained."""
+    weight_bytes: float | None = Field(None, gt=0)
+    kv_bytes_per_token: float | None = Field(None, gt=0)
+    offload_blocks: int | None = Field(None, gt=0)
+    """KV blocks that the host's memory holds for requests swapped out."""
+    offload_residence_s: float | None = Field(None, gt=0)
+    """How long a request stays there, on average."""
+    network_bytes_per_s: float | None = Field(None, gt=0)
+    """Bandwidth between prefill and decode, where they are apart."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("preset"), str):
+            return hardware_preset(values["preset"]) | values
+        return values
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Hardware:
+        for one, other in (
+            ("flops_per_s", "flops_per_token"),
+            ("bytes_per_s", "weight_bytes"),
+            ("offload_blocks", "offload_residence_s"),
+        ):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{one} and {other} go together")
+        for name in ("bytes_per_s", "network_bytes_per_s"):
+            if getattr(self, name) is not None and self.kv_bytes_per_token is None:
+                raise ValueError(f"{name} needs kv_bytes_per_token")
+        return self
 
 
 class EngineChange(EngineKeys):
@@ -122,10 +236,19 @@ class EngineChange(EngineKeys):
 class ClusterTable(EngineKeys):
     """``[cluster]`` and ``[models.NAME]``: engine settings, replicas, and what changed when."""
 
-    engine: Literal["vllm-0.33"] | None = None
+    engine: EngineVersion | None = None
+    """The release whose defaults and rules hold (``config.engines``)."""
     replicas: int | None = Field(None, ge=1)
     placement: Literal["round-robin", "logged", "session"] | None = None
+    disaggregated: Disaggregated | None = None
+    hardware: Hardware | None = None
     changes: tuple[EngineChange, ...] = ()
+
+    @model_validator(mode="after")
+    def _pools_have_replicas(self) -> ClusterTable:
+        if self.disaggregated and self.replicas is not None:
+            raise ValueError("replicas does not go with disaggregated, whose pools have replicas of their own")
+        return self
 
 
 class TenantChange(Table):
@@ -335,6 +458,15 @@ class Preempt(Table):
         return self
 
 
+class Capacity(Table):
+    """What ``capacity`` asks of the sandbox."""
+
+    scr: float = Field(0.99, gt=0, le=1)
+    """SCR that must be kept."""
+    load: float = Field(1.0, ge=0.1, le=64)
+    """The load that the replicas are counted for, in loads of the trace."""
+
+
 class Weights(Table):
     """``file`` is a CSV of commitments with dates, relative to the config (``config.commitments``)."""
 
@@ -369,6 +501,8 @@ class PolicyTable(Table):
     """``priority``: a request that does not fit takes the place of those whose number is larger by more than this.
     Also under ``type-priority`` (places of the order), ``sjf`` (prompt tokens), ``edf`` (milliseconds) and ``vtc``
     (service units at weight 1). Limits: ``[preempt]``."""
+    by: Literal["prompt", "cost"] = "prompt"
+    """``sjf``, ``wfq`` and ``wfq+edf``: count a prompt's tokens, or what ``[moe]`` expects them to cost."""
     rpm: int = Field(20, ge=1, le=10**9)
     """``rpm-limit``: requests of a tenant that pass in any minute."""
 
@@ -393,16 +527,36 @@ class Config(Table):
     floor: Floor = Floor()
     weights: Weights = Weights()
     emergency: Emergency = Emergency()
+    speculative: Speculative | None = None
+    moe: Moe | None = None
     retry: Retry = Retry()
     backpressure: Backpressure = Backpressure()
     kv_admission: KvAdmission = KvAdmission()
     preempt: Preempt = Preempt()
+    capacity: Capacity = Capacity()
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
 
     def slo_ttft_ms(self, tenant: str) -> SloTtft | None:
         """The tenant's own SLO, else the default one, else none (then one is assumed from the trace)."""
         own = self.tenants.get(tenant)
         return (own.slo_ttft_ms if own else None) or self.defaults.slo_ttft_ms
+
+    def has_extras(self) -> bool:
+        """Whether there are pools, drafts, experts or precisions anywhere."""
+        tables = (self.cluster, *self.models.values())
+        drafts = self.speculative is not None and self.speculative.draft_tokens > 0
+        return drafts or self.moe is not None or any(one.disaggregated or one.precision_switch for one in tables)
+
+    def has_controls(self) -> bool:
+        """Whether anything may hold requests back around the scheduler: retries, limits, backpressure and so on."""
+        tables: list[EngineKeys] = [self.cluster, *self.models.values()]
+        tables += [change for table in (self.cluster, *self.models.values()) for change in table.changes]
+        limits = any(table.queue_time_limit_ms or table.tenant_queue_limit for table in tables)
+        own = any(tenant.queue_limit or tenant.rate_per_s for tenant in self.tenants.values())
+        preempts = any(table.preemption_threshold is not None for table in self.policies.values())
+        pressed = self.backpressure.rate_per_s is not None or self.kv_admission.long_tokens is not None
+        swaps = self.preempt.victims == "swap"
+        return bool(limits or own or preempts or pressed or swaps or self.retry.attempts or self.emergency.enabled)
 
     def commitments(self, at: datetime | None = None) -> dict[str, int]:
         """Committed tokens a month at an instant (null: by the latest commitments) of each tenant that has any."""
@@ -426,6 +580,7 @@ class Config(Table):
 class Engine(Table):
     """Engine settings with nothing left open: the defaults under ``[cluster]``, ``[models.NAME]`` and changes."""
 
+    version: EngineVersion = engines.LATEST
     policy: PolicyName = "fcfs"
     max_num_seqs: int = 256
     max_num_active_seqs: int | None = None
@@ -439,7 +594,7 @@ class Engine(Table):
     long_prefill_token_threshold_adaptive: bool = False
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
-    """On by default, as in a stock server; prefill-first engines know no such thing."""
+    """On by default from vLLM 0.14 on; prefill-first engines know no such thing."""
     scheduler_reserve_full_isl: bool = True
     batching: Literal["mixed", "prefill-first"] = "mixed"
     prefill_interval: int = 10
@@ -454,19 +609,30 @@ class Engine(Table):
     """Who has waited so long for its first batch is refused."""
     speed: float = 1.0
     step_time: StepTime = StepTime()
+    precision_switch: Literal["keep", "drop"] | None = None
+    """None: requests of all precisions share batches and cache."""
+    speculative: Speculative | None = None
+    moe: Moe | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _settle(cls, values: dict[str, Any]) -> dict[str, Any]:
         settled = {key: value for key, value in values.items() if value is not None}
-        if settled.get("batching") == "prefill-first":
+        lacking = engines.missing(settled.get("version", engines.LATEST), settled)
+        if lacking is not None:
+            raise ValueError(lacking)
+        if settled.get("batching") == "prefill-first" or "speculative" in settled:
             settled.setdefault("async_scheduling", False)
-        return settled
+        return engines.defaults(settled.get("version", engines.LATEST)) | settled
 
     @model_validator(mode="after")
     def _agree(self) -> Engine:
         if self.async_scheduling and self.batching == "prefill-first":
             raise ValueError('async_scheduling = true does not go with batching = "prefill-first"')
+        if self.async_scheduling and self.speculative:
+            raise ValueError("async_scheduling = true does not go with [speculative]")
+        if self.precision_switch and not self.enable_prefix_caching:
+            raise ValueError("precision_switch needs enable_prefix_caching = true")
         return self
 
 
@@ -479,6 +645,15 @@ class Cluster(Table):
     engine: Engine
     changes: tuple[tuple[Instant, Engine], ...]
     """Full settings from each instant on, in time order."""
+    disaggregated: Disaggregated | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Cluster:
+        if self.disaggregated and self.placement == "logged":
+            raise ValueError(
+                'placement = "logged" does not go with disaggregated: set placement = "round-robin" or "session"'
+            )
+        return self
 
 
 def _set_keys(layer: EngineKeys) -> dict[str, Any]:
@@ -489,22 +664,31 @@ def resolve_cluster(config: Config, model: str | None) -> Cluster:
     """The settings of the replicas that serve ``model``: ``[cluster]`` overridden by ``[models.NAME]``."""
     own = config.models.get(model) if model is not None else None
     layers = [config.cluster] if own is None else [config.cluster, own]
-    keys: dict[str, Any] = {}
+    keys: dict[str, Any] = {"moe": config.moe}
+    if config.speculative and config.speculative.draft_tokens:
+        keys["speculative"] = config.speculative
     for layer in layers:
         keys |= _set_keys(layer)
+
+    def last(name: str, default: Any) -> Any:
+        return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
+
+    keys["version"] = last("engine", engines.LATEST)
     engine = Engine(**keys)
     listed = sorted((change for layer in layers for change in layer.changes), key=lambda change: change.at)
     changes: list[tuple[datetime, Engine]] = []
     for change in listed:
         keys = keys | _set_keys(change)
         changes.append((change.at, Engine(**keys)))
-
-    def last(name: str, default: Any) -> Any:
-        return next((getattr(layer, name) for layer in reversed(layers) if getattr(layer, name) is not None), default)
-
+    disaggregated: Disaggregated | None = last("disaggregated", None)
     return Cluster(
         model=model,
-        replicas=last("replicas", 1),
+        replicas=(
+            last("replicas", 1)
+            if disaggregated is None
+            else disaggregated.prefill_replicas + disaggregated.decode_replicas
+        ),
+        disaggregated=disaggregated,
         placement=last("placement", "round-robin"),
         engine=engine,
         changes=tuple(changes),

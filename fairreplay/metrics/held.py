@@ -12,7 +12,7 @@ import polars as pl
 
 from fairreplay.metrics.kernel import outlasting_compiled
 from fairreplay.metrics.load import MAY_BE_UNKNOWN, NEEDED, REJECTED, UNKNOWN, Bools, Columns, Group, Ints
-from fairreplay.metrics.quantiles import medians_below
+from fairreplay.metrics.medians import medians_below
 from fairreplay.metrics.threads import in_order
 from fairreplay.metrics.windows import Grid
 from fairreplay.trace.schema import STATUSES

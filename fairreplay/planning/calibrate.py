@@ -17,11 +17,12 @@ import numpy as np
 import polars as pl
 from scipy.optimize import minimize
 
-from fairreplay.config.model import ClusterTable, Config, StepTime, resolve_cluster
+from fairreplay.config.model import STEP_TIME_KEYS, ClusterTable, Config, StepTime, resolve_cluster
 from fairreplay.errors import BadInputError, UsageError, nearest
 from fairreplay.planning.first_guess import Bools, Floats, Guess, Observed, first_guess, seconds_per_output_token
+from fairreplay.planning.fixed_rate import fitted_rate, queue_ttft
 from fairreplay.sandbox import compiled
-from fairreplay.sandbox.engine import NEVER, PS_PER_SECOND, Int64s, Plan
+from fairreplay.sandbox.engine import NEVER, PS_PER_SECOND, Int64s
 from fairreplay.sandbox.plan import Load, Shard, baseline_policy, settings_over_time, shards, take_load
 
 Batching = Literal["mixed", "prefill-first"]
@@ -43,7 +44,6 @@ UNSERVED_LOSS: Final = 5.0
 """Loss of a request that the log served and the sandbox did not: a time wrong by a factor of e^5."""
 DIGITS: Final = 4
 """Significant digits of a fitted value: more would claim what no log can show."""
-STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
 MIN_ROWS: Final = 20
 
 
@@ -64,6 +64,27 @@ class FitError:
 
 
 @dataclass(frozen=True)
+class RateError:
+    """Relative errors of TTFT (``predicted / log - 1``) of a queue of a fixed rate, over one half of the requests."""
+
+    requests: int
+    ttft_p50_error: float
+    ttft_p90_error: float
+    ttft_p99_error: float
+    ttft_median_error: float
+    """As in ``FitError``."""
+
+
+@dataclass(frozen=True)
+class FixedRate:
+    """The linear baseline (``planning.fixed_rate``), its one number fitted to the same half by the same TTFT loss."""
+
+    tokens_per_s: float
+    fitted: RateError
+    held_out: RateError
+
+
+@dataclass(frozen=True)
 class Calibration:
     """The fitted values, and the errors before and after on the fitted and on the held-out half."""
 
@@ -76,6 +97,7 @@ class Calibration:
     before_held_out: FitError
     after_fitted: FitError
     after_held_out: FitError
+    fixed_rate: FixedRate
     simulations: int
 
 
@@ -137,6 +159,7 @@ def calibrate(
         before_held_out=_error(problem, before, held_out=True),
         after_fitted=_error(problem, after, held_out=False),
         after_held_out=_error(problem, after, held_out=True),
+        fixed_rate=_fixed_rate(problem),
         simulations=search.done,
     )
 
@@ -224,7 +247,7 @@ def _simulate(problem: _Problem, values: Values) -> _Outcome:
     simulations: list[dict[str, Floats]] = []
     for shard, log in zip(problem.planned, problem.observed, strict=True):
         settings = settings_over_time(cluster, config, policy, shard.workload, problem.load.start_us)
-        result = compiled.run(shard.workload, Plan(settings=settings, weights=shard.plan.weights))
+        result = compiled.run(shard.workload, replace(shard.plan, settings=settings))
         known = ~np.isnan(log.finished)
 
         def seconds(instants: Int64s, known: Bools = known) -> Floats:
@@ -268,19 +291,21 @@ def _loss(problem: _Problem, outcome: _Outcome, rows: Bools) -> float:
     """
     soft_s = problem.token_s
     logged, simulated = outcome.logged, outcome.simulated
-    loss = float(_log_errors(simulated["ttft"][rows], logged["ttft"][rows], soft_s).mean())
-    served = rows & ~np.isnan(simulated["ttft"])
-    if served.any():
-        ours = _nearest_ranks(simulated["ttft"][served])
-        theirs = _nearest_ranks(logged["ttft"][rows])
-        loss += float(_log_errors(ours, theirs, soft_s).mean())
-    else:
-        loss += UNSERVED_LOSS
+    loss = _ttft_loss(simulated["ttft"][rows], logged["ttft"][rows], soft_s)
     loss += float(_log_errors(simulated["decode"][rows], logged["decode"][rows], soft_s).mean())
     timed = rows & ~np.isnan(logged["prefill"])
     if timed.any():
         loss += float(_log_errors(simulated["prefill"][timed], logged["prefill"][timed], soft_s).mean())
     return loss
+
+
+def _ttft_loss(simulated: Floats, logged: Floats, soft_s: float) -> float:
+    """Mean log error of the requests, and of their quantiles."""
+    loss = float(_log_errors(simulated, logged, soft_s).mean())
+    served = simulated[~np.isnan(simulated)]
+    if len(served) == 0:
+        return loss + UNSERVED_LOSS
+    return loss + float(_log_errors(_nearest_ranks(served), _nearest_ranks(logged), soft_s).mean())
 
 
 def _nearest_ranks(values: Floats, quantiles: Sequence[int] = QUANTILES) -> Floats:
@@ -291,12 +316,7 @@ def _nearest_ranks(values: Floats, quantiles: Sequence[int] = QUANTILES) -> Floa
 def _error(problem: _Problem, outcome: _Outcome, *, held_out: bool) -> FitError:
     rows = ~outcome.fitted if held_out else outcome.fitted
     ttft, logged_ttft = outcome.simulated["ttft"], outcome.logged["ttft"]
-    served = rows & ~np.isnan(ttft)
-    if served.any():
-        theirs = _nearest_ranks(logged_ttft[rows], (50, 90, 99))
-        relative = _nearest_ranks(ttft[served], (50, 90, 99)) / np.maximum(theirs, 1e-6) - 1
-    else:
-        relative = np.full(3, -1.0)
+    relative = _relative(ttft[rows], logged_ttft[rows])
     decode = _log_errors(outcome.simulated["decode"][rows], outcome.logged["decode"][rows], problem.token_s)
     return FitError(
         requests=int(rows.sum()),
@@ -307,6 +327,38 @@ def _error(problem: _Problem, outcome: _Outcome, *, held_out: bool) -> FitError:
         decode_median_error=float(np.median(decode)),
         loss=_loss(problem, outcome, rows),
     )
+
+
+def _relative(simulated: Floats, logged: Floats) -> Floats:
+    """Relative errors of P50, P90 and P99; -1 where nothing was served."""
+    served = simulated[~np.isnan(simulated)]
+    if len(served) == 0:
+        return np.full(3, -1.0)
+    theirs = _nearest_ranks(logged, (50, 90, 99))
+    return np.asarray(_nearest_ranks(served, (50, 90, 99)) / np.maximum(theirs, 1e-6) - 1)
+
+
+def _fixed_rate(problem: _Problem) -> FixedRate:
+    parts = problem.observed
+    known = [~np.isnan(part.finished) for part in parts]
+    logged = np.concatenate([(part.first_token - part.arrival)[rows] for part, rows in zip(parts, known, strict=True)])
+    fitted = np.concatenate([part.fitted[rows] for part, rows in zip(parts, known, strict=True)])
+
+    def predicted(tokens_per_s: float) -> Floats:
+        return np.concatenate([queue_ttft(part, tokens_per_s)[rows] for part, rows in zip(parts, known, strict=True)])
+
+    def loss(tokens_per_s: float) -> float:
+        return _ttft_loss(predicted(tokens_per_s)[fitted], logged[fitted], problem.token_s)
+
+    rate = fitted_rate(parts, loss)
+    found = predicted(rate)
+
+    def error(rows: Bools) -> RateError:
+        p50, p90, p99 = _relative(found[rows], logged[rows])
+        median = float(np.median(_log_errors(found[rows], logged[rows], problem.token_s)))
+        return RateError(int(rows.sum()), float(p50), float(p90), float(p99), median)
+
+    return FixedRate(tokens_per_s=_significant(rate), fitted=error(fitted), held_out=error(~fitted))
 
 
 # The search.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
@@ -13,9 +13,13 @@ from tomlkit.items import Table
 from fairreplay.errors import UsageError
 from fairreplay.store.files import replace_bytes
 
+PRESET: Final = "preset"
+
 
 def edited(text: str, model: str | None, values: dict[str, Any]) -> str:
     """``text`` (TOML) with ``values`` set in ``[cluster]``, or in ``[models.NAME]``; dicts are tables below it.
+
+    A ``preset`` in such a table is dropped: its values are not what holds any more.
 
     Where the tables are spelled in a way that cannot be edited in place (dotted keys), the same content is written
     anew, without comments.
@@ -25,7 +29,10 @@ def edited(text: str, model: str | None, values: dict[str, Any]) -> str:
         wanted.setdefault("cluster", {}) if model is None else wanted.setdefault("models", {}).setdefault(model, {})
     )
     for key, value in values.items():
-        target[key] = target.get(key, {}) | value if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            target[key] = {inner: kept for inner, kept in target.get(key, {}).items() if inner != PRESET} | value
+        else:
+            target[key] = value
     try:
         in_place = _edited_in_place(text, model, values)
         if tomllib.loads(in_place) == wanted:
@@ -49,6 +56,8 @@ def _edited_in_place(text: str, model: str | None, values: dict[str, Any]) -> st
             continue
         is_new = key not in target
         below = _table(target, key)
+        if PRESET in below:
+            del below[PRESET]
         for inner, number in value.items():
             below[inner] = number
         if is_new:

@@ -16,7 +16,7 @@ from fairreplay.causes.diagnose import diagnose
 from fairreplay.causes.episodes import METRICS, Episode, episodes
 from fairreplay.causes.verdict import CAUSES, Verdict
 from fairreplay.config.load import parse_config
-from fairreplay.config.model import Config, StepTime
+from fairreplay.config.model import STEP_TIME_KEYS, Config, StepTime
 from fairreplay.errors import UsageError
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import measure_options
@@ -161,7 +161,8 @@ def with_step_times(config: Config, factor: float) -> Config:
     """``config`` with every step time multiplied."""
     if factor == 1 or config.cluster.step_time is None:
         return config
-    times = StepTime(**{name: value * factor for name, value in config.cluster.step_time.model_dump().items()})
+    given = config.cluster.step_time
+    times = StepTime(**{name: getattr(given, name) * factor for name in STEP_TIME_KEYS})
     return config.model_copy(update={"cluster": config.cluster.model_copy(update={"step_time": times})})
 
 

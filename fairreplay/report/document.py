@@ -18,10 +18,11 @@ from fairreplay import __version__
 from fairreplay.causes.episodes import Episode
 from fairreplay.causes.flooding import floods
 from fairreplay.causes.verdict import document as verdict_document
+from fairreplay.config.assumed import assumptions
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import Measured, models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
-from fairreplay.report import text
+from fairreplay.report import plotly_js, text
 from fairreplay.report.audit import preemption
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.heat import heat
@@ -31,6 +32,7 @@ from fairreplay.report.rounding import RULE, plain, rounded, rounded_all
 from fairreplay.report.schema import (
     SCHEMA_VERSION,
     CauseCount,
+    ClusterFacts,
     Decisions,
     Document,
     EpisodeRow,
@@ -80,12 +82,14 @@ def build(
     differences: Sequence[Decisions] = (),
     episode_differences: Mapping[str, Sequence[Decisions]] | None = None,
     production: str | None = None,
+    cluster: Sequence[ClusterFacts] = (),
 ) -> Document:
     """The document of a period.
 
     ``sources`` begins with the log; ``episodes`` are those of the log, ``validation`` a held-out log
     (``report.validation``), ``differences`` what the replays decided otherwise (``report.differences``), in the period
-    and by episode. ``production``: the source that the verdict judges; the log if none is named.
+    and by episode. ``production``: the source that the verdict judges; the log if none is named. ``cluster``: what
+    replays say of pools, drafts, experts and precisions (``report.cluster``).
     """
     logged = sources[0]
     judged = next((facts for facts in sources if facts.name == production), logged)
@@ -96,10 +100,10 @@ def build(
         (_episode(episode, timeline, decided.get(episode.id, ())) for episode in episodes), key=_gravest_first
     )
     audit = preemption(sources, groups, config)
-    return {
+    document: Document = {
         "schema_version": SCHEMA_VERSION,
         "title": TITLE,
-        "versions": {"fairreplay": __version__, "plotly": version("plotly"), "polars": version("polars")},
+        "versions": {"fairreplay": __version__, "plotly.js": plotly_js.version(), "polars": version("polars")},
         "period": _period(logged, groups, options),
         "sources": [_source(facts) for facts in sources],
         "redacted": None,
@@ -117,9 +121,12 @@ def build(
         "tenants": tenant_rows(sources, groups, config),
         "types": type_rows(sources, groups),
         "costs": {"estimates": None, "reason": NO_ESTIMATES},
-        "data_quality": data_quality(store, logged.measured.assumptions, idle_share(sources)),
+        "data_quality": data_quality(store, [*logged.measured.assumptions, *assumptions(config)], idle_share(sources)),
         "method": _method(config, options, store, logged),
     }
+    if cluster:
+        document["cluster"] = list(cluster)
+    return document
 
 
 def _period(logged: SourceFacts, groups: Sequence[str | None], options: MeasureOptions) -> Period:

@@ -12,6 +12,7 @@ from fairreplay.causes.review import Progress, Source, explained, inside, period
 from fairreplay.config.model import Config
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
+from fairreplay.report.cluster import cluster_facts
 from fairreplay.report.differences import of_episodes, of_period
 from fairreplay.report.document import build
 from fairreplay.report.facts import SourceFacts
@@ -60,6 +61,7 @@ def report_document(
     common = _common(logged.outcome, [source.outcome for source in found[1:]])
     if len(inside(common, options)) < len(facts[0].outcome):
         facts.insert(1, _facts(_over_common(logged, common, config, options), config, options))
+    said = {source.name: store.replay_meta(source.replay).get("cluster") for source in found if source.replay}
     document = build(
         config=config,
         options=options,
@@ -70,6 +72,11 @@ def report_document(
         differences=of_period(found, options),
         episode_differences=of_episodes(found, options, judged.episodes),
         production=judged.name,
+        cluster=[
+            cluster_facts(source.name, tables, config, options, source.measured.slo, redaction)
+            for source in found
+            if (tables := said.get(source.name))
+        ],
     )
     if previous is not None:
         document["previous"] = difference(document, previous)

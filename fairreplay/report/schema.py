@@ -7,7 +7,7 @@ Names of tenants, types, models and files are the raw names of the log: hostile 
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -483,6 +483,108 @@ class Reject(TypedDict):
     example: str
 
 
+class StageRow(TypedDict):
+    """A tenant in both pools, quantiles over its requests."""
+
+    tenant: str
+    requests: int
+    moved: int
+    """Requests whose KV moved: those of more than one output token."""
+    prefill_ms: dict[str, float | None]
+    """From arrival to first token."""
+    transfer_ms: dict[str, float | None]
+    """From first token until the KV had come, the wait for the link included."""
+    wait_ms: dict[str, float | None]
+    """From there until a decode replica had room for it."""
+    decode_ms: dict[str, float | None]
+    """From first token to finish: transfer and wait included."""
+    consistency: dict[str, float | None] | None
+    """``(P_q of the prefill stage / its budget) / (P_q of the decode stage / its budget)``; null without budgets."""
+    flagged: bool
+    """Any of them lies outside 0.5 .. 2."""
+
+
+class Pools(TypedDict):
+    model: str | None
+    prefill_replicas: int
+    decode_replicas: int
+    kv_bytes_most: int
+    """KV between the pools at its most: sent or waiting for room."""
+    prefill_budget_ms: dict[str, float] | None
+    decode_budget_ms: dict[str, float] | None
+    tenants: list[StageRow]
+
+
+class DraftRow(TypedDict):
+    tenant: str
+    type: str
+    requests: int
+    drafted: int
+    rejected: int
+    tokens_a_step: float | None
+    wasted_s: float
+    """Time of the target on rejected drafts."""
+    held_up_s: float
+    """Time that other tenants' rejected drafts added to the steps of its requests."""
+    imposed_s: float
+    """Time that its own added to the steps of other tenants' requests."""
+    decoding_s: float
+    """From first token to finish, over its requests."""
+
+
+class Drafts(TypedDict):
+    """Equal acceptance imposes what it suffers, so ``imposed - held_up`` shows who holds whom up."""
+
+    model: str | None
+    tokens_a_step: float | None
+    low: list[str]
+    """Tenants that get fewer tokens a step than all together."""
+    low_imposed_s: float
+    low_held_up_s: float
+    rows: list[DraftRow]
+
+
+class SpreadRow(TypedDict):
+    tenant: str
+    requests: int
+    ttft_ms: dict[str, float | None]
+    ttft_ms_without: dict[str, float | None]
+    passes: bool | None
+    """Null: too few requests to judge any quantile."""
+    passes_without: bool | None
+
+
+class Spread(TypedDict):
+    """What the spread of experts' costs does to SCR: the same run with every token at its mean."""
+
+    model: str | None
+    scr: float | None
+    scr_without: float | None
+    tenants: list[SpreadRow]
+
+
+class PrecisionRow(TypedDict):
+    model: str | None
+    precision: str
+    requests: int
+    switches: int
+    """Batches of this precision after one of another."""
+    prompt_tokens: int
+    cached_tokens: int
+    hit_rate: float | None
+    hit_rate_without_drops: float | None
+
+
+class ClusterFacts(TypedDict):
+    """What a replay says of pools, drafts, experts and precisions; lists of what is not in force are empty."""
+
+    source: str
+    pools: list[Pools]
+    drafts: list[Drafts]
+    spread: list[Spread]
+    precisions: list[PrecisionRow]
+
+
 class DataQuality(TypedDict):
     sources: list[IngestedSource]
     rejects: list[Reject]
@@ -567,3 +669,5 @@ class Document(TypedDict):
     costs: Costs
     data_quality: DataQuality
     method: Method
+    cluster: NotRequired[list[ClusterFacts]]
+    """Where any replay has such facts."""

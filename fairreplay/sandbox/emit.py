@@ -59,6 +59,8 @@ def emit_steps(
         raise UsageError(f"--emit {kind!r} is unknown; {nearest(kind, sorted(KINDS))}")
     load = read_load(store, config, *period)
     planned = shards(load, config, choose(policy))
+    if any(shard.plan.disaggregated for shard in planned):
+        raise UsageError("--emit: the steps of two pools are no single log: take [cluster.disaggregated] out")
     since, until = interval
     chosen = Interval(
         since_ps=0 if since is None else (epoch_us(since) - load.start_us) * PS_PER_US,

@@ -8,12 +8,14 @@ Time is int64 picoseconds from the start of the period; an instant that never ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fairreplay.sandbox.extras import Disaggregated, Moe, Speculation
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
@@ -68,6 +70,9 @@ COME_BACK: Final = (QUEUE_FULL, TENANT_QUEUE_FULL, QUEUE_TIME, BACKPRESSURE, PRE
 
 VICTIMS: Final = ("last", "priority", "least-computed")
 """Who loses its KV blocks when they run out: see ``EngineSettings.victim``."""
+
+PRECISION_SWITCHES: Final = ("keep", "drop")
+"""What a batch of another precision does to the prefix cache: see ``EngineSettings.precision_switch``."""
 
 QUANTILES: Final = (50, 90, 99)
 """What TTFT targets are given for."""
@@ -150,6 +155,8 @@ class PolicySpec:
     """Tokens that a tenant of weight 1 may spend at each visit of ``drr``."""
     predicted_output: int = 128
     """Output tokens that ``wfq`` expects of a tenant of which none has finished yet."""
+    by_cost: bool = False
+    """``sjf``, ``wfq`` and ``wfq+edf`` count ``Workload.cost`` instead of prompt tokens."""
     rpm: int = 20
     """Requests of a tenant that ``rpm-limit`` lets through in any 60 s."""
     preemption_threshold: int | None = None
@@ -195,6 +202,17 @@ class EngineSettings:
     ``last`` is the end of the running list, ``priority`` the largest (priority, arrival), ``least-computed`` the
     fewest computed tokens, of equals the latest of the running list.
     """
+    speculation: Speculation | None = None
+    moe: Moe | None = None
+    decode_gpu_blocks: int = 0
+    """As ``num_gpu_blocks``, of decode replicas where there are two pools; 0: the same."""
+    precision_switch: str = ""
+    """One of ``PRECISION_SWITCHES``: all that runs has one precision, a head of another one does not fit; where a batch
+    has another precision than the last one, ``drop`` forgets the whole prefix cache. Empty: precision is not looked at.
+    """
+
+    def has_extras(self) -> bool:
+        return bool(self.speculation or self.moe or self.precision_switch)
 
 
 @dataclass(frozen=True)
@@ -294,6 +312,12 @@ class Plan:
     """(from ``at_ps`` on, inverse weight by tenant index), in time order, same rule."""
     controls: Controls | None = None
     """None: nobody but the engine's own limits decides."""
+    disaggregated: Disaggregated | None = None
+    """Two pools of replicas serve the workload instead of one replica (``disaggregation``)."""
+
+    def has_extras(self) -> bool:
+        """Whether anything of ``extras`` or a precision switch is in force."""
+        return self.disaggregated is not None or any(state.has_extras() for _, state in self.settings)
 
 
 @dataclass(frozen=True)
@@ -320,6 +344,17 @@ class Workload:
     types: tuple[str, ...]
     over_limit: Int64s | None = None
     """1 for requests that ``rpm-limit`` refuses; None: reckoned from this workload alone."""
+    draw: Int64s | None = None
+    """64 bits of each request that chance is drawn from, for speculation and experts."""
+    cost: Int64s | None = None
+    """Cost of each prompt that policies rank ``by_cost``, in millionths of a token."""
+    precision: Int64s | None = None
+    """Index of each request's precision, for ``precision_switch``."""
+    precisions: tuple[str, ...] = ()
+    placed: Int64s | None = None
+    """Prefill replica of each request, for two pools; None: round-robin."""
+    handed_over: bool = False
+    """Requests arrive with their prompt computed elsewhere and one output token sampled, and need room for the KV."""
     source: Workload | None = None
     """Of the tickets of a run with controls: the workload that they are arrivals of."""
     of: Int64s | None = None
@@ -358,6 +393,14 @@ class EngineResult:
     arrival. Empty without controls."""
     events: Int64s = field(default_factory=_nothing)
     """What controls did: rows of (instant, what, who, value), see ``controls.places``. Empty without controls."""
+    details: Mapping[str, Int64s] = field(default_factory=dict)
+    """By request, for what is in force: ``DETAILS_OF_SPECULATION``, ``disaggregation.DETAILS``."""
+
+
+DETAILS_OF_SPECULATION: Final = ("drafted", "rejected", "decode_steps", "wasted_ps", "held_up_ps", "imposed_ps")
+"""Drafts; those that gave no token; target steps that drafts went with; time of the target on rejected drafts; time
+that rejected drafts of other tenants added to its steps; time that its own added to the steps of other tenants'
+requests, summed over these. The last two count the draft model's time too."""
 
 
 @dataclass
@@ -383,6 +426,9 @@ class Step:
 
 OnStep = Callable[[Step], None]
 
+FIXED: Final = ("block_size", "enable_prefix_caching", "async_scheduling", "precision_switch", "moe")
+"""Settings that cannot change while an engine runs; nor can speculation, but for the times of a draft."""
+
 
 def victim_rule(settings: EngineSettings) -> str:
     """Who loses its blocks under these settings: one of ``VICTIMS``."""
@@ -393,8 +439,8 @@ def check_plan(plan: Plan) -> None:
     """Refuse a plan that no engine can run.
 
     Raises:
-        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching, or a change of a
-            setting that a running engine cannot change (block size, prefix caching, async scheduling).
+        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching or speculation, a feature
+            that lacks what it needs, or a change of a setting that a running engine cannot change (``FIXED``).
     """
     if not plan.settings or not plan.weights:
         raise ValueError("a plan needs settings and weights")
@@ -413,8 +459,28 @@ def check_plan(plan: Plan) -> None:
             raise ValueError(f"victim {settings.victim!r}: must be one of {', '.join(VICTIMS)}")
         if settings.policy.floors is not None and settings.policy.floors.window_ps < 1:
             raise ValueError("type floors need a window of at least 1 ps")
-        for name in ("block_size", "enable_prefix_caching", "async_scheduling"):
+        if settings.async_scheduling and settings.speculation:
+            raise ValueError("async_scheduling does not go with speculation")
+        if settings.precision_switch not in ("", *PRECISION_SWITCHES):
+            raise ValueError(f"precision_switch {settings.precision_switch!r}: keep or drop")
+        if settings.precision_switch and not settings.enable_prefix_caching:
+            raise ValueError("precision_switch needs prefix caching")
+        if settings.precision_switch and settings.policy.preemption_threshold is not None:
+            raise ValueError("precision_switch does not go with preemption_threshold")
+        if plan.disaggregated and settings.max_model_len != first.max_model_len:
+            raise ValueError("max_model_len cannot change in mid-run of two pools")
+        for name in FIXED:
             if getattr(settings, name) != getattr(first, name):
                 raise ValueError(f"{name} cannot change in mid-run (at {at_ps} ps)")
+        if _drafting(settings) != _drafting(first):
+            raise ValueError(f"speculation cannot change in mid-run (at {at_ps} ps)")
+        if settings.policy.by_cost and settings.policy.preemption_threshold is not None:
+            raise ValueError("preemption_threshold does not go with costs in place of prompt tokens")
         if plan.controls is None and (settings.queue_time_ps or settings.tenant_queue_limit):
             raise ValueError("limits of queue time and of a tenant's queue need Plan.controls")
+
+
+def _drafting(settings: EngineSettings) -> tuple[int, tuple[int, ...]] | None:
+    """What of speculation cannot change; the times of a draft can."""
+    speculation = settings.speculation
+    return None if speculation is None else (speculation.drafts, speculation.accepted)

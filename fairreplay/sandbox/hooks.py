@@ -35,8 +35,16 @@ def select(workload: Workload, rows: NDArray[np.bool_]) -> Workload:
         request_weight=of(workload.request_weight),
         prefix_start=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[rows])]),
         prefix_ids=of(workload.prefix_ids, np.repeat(rows, lengths)),
-        over_limit=None if workload.over_limit is None else of(workload.over_limit),
+        over_limit=_of_some(workload.over_limit, of),
+        draw=_of_some(workload.draw, of),
+        cost=_of_some(workload.cost, of),
+        precision=_of_some(workload.precision, of),
+        placed=_of_some(workload.placed, of),
     )
+
+
+def _of_some(column: Int64s | None, of: Callable[[Int64s], Int64s]) -> Int64s | None:
+    return None if column is None else of(column)
 
 
 def without_own_weights(workload: Workload) -> Workload:
@@ -86,7 +94,7 @@ def scaled(
 def _scaled(state: EngineSettings, speed: Fraction, kv: Fraction) -> EngineSettings:
     if speed <= 0 or kv <= 0:
         raise ValueError(f"speed {speed} and KV {kv} must be above 0")
-    time = state.step_time
+    time, drafting = state.step_time, state.speculation
     return replace(
         state,
         step_time=StepTime(
@@ -96,7 +104,14 @@ def _scaled(state: EngineSettings, speed: Fraction, kv: Fraction) -> EngineSetti
             context_token=round(time.context_token / speed),
         ),
         num_gpu_blocks=1 + max(1, int((state.num_gpu_blocks - 1) * kv)),
+        decode_gpu_blocks=state.decode_gpu_blocks and 1 + max(1, int((state.decode_gpu_blocks - 1) * kv)),
         watermark_blocks=int(state.watermark_blocks * kv),
+        speculation=drafting
+        and replace(
+            drafting,
+            draft_ps=round(drafting.draft_ps / speed),
+            verify_ps=round(drafting.verify_ps / speed),
+        ),
     )
 
 

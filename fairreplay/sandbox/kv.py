@@ -159,6 +159,11 @@ class PrefixKv:
             self._next_block += 1
         self._drop_doomed()
 
+    def forget_all(self) -> None:
+        """Nothing is cached any more; for a moment at which nobody holds a block. Their order stays."""
+        self._key_of.clear()
+        self._cached.clear()
+
     def _drop_doomed(self) -> None:
         while self._doomed and self._free:
             block, _none = self._free.popitem(last=False)

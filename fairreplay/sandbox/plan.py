@@ -18,10 +18,12 @@ import numpy as np
 import polars as pl
 
 from fairreplay.config.durations import window_us
-from fairreplay.config.model import BEFORE_ALL, QUANTILES, Cluster, Config, Engine, EngineChange, resolve_cluster
+from fairreplay.config.model import BEFORE_ALL, QUANTILES, Cluster, Config, Engine, EngineChange, Moe, resolve_cluster
 from fairreplay.errors import UsageError, nearest
+from fairreplay.sandbox import extras
 from fairreplay.sandbox.controls.configured import controls_of
 from fairreplay.sandbox.engine import (
+    FIXED,
     FLOOR_SCALE,
     MAX_PERIOD_PS,
     PS_PER_SECOND,
@@ -35,6 +37,7 @@ from fairreplay.sandbox.engine import (
     TypeFloors,
     UserRank,
     Workload,
+    check_plan,
 )
 from fairreplay.sandbox.policies import KNOW_DEADLINES, POLICIES
 from fairreplay.sandbox.policies.rpm_limit import over_limit
@@ -50,10 +53,14 @@ HOUR_US: Final = 3_600_000_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LEAST_PROTECTED: Final = Fraction(1, 2)
 MOST_PROTECTED: Final = Fraction(3, 2)
+POOLS: Final = "pools"
+"""Stands for the replicas of a disaggregated group, which are simulated together."""
 CONTROLS: Final = "controls"
 """Who asks for targets where no policy does."""
 RESERVED_TYPE: Final = "chat"
 """Whose tokens ``[floor] reserve_tokens`` keeps."""
+BY_COST: Final = ("sjf", "wfq", "wfq+edf")
+"""Policies that can count what prompts are expected to cost."""
 MIN_WEIGHT: Final = Fraction(1, 10**6)
 MAX_WEIGHT: Final = Fraction(10**6)
 
@@ -213,6 +220,7 @@ def columns_needed(config: Config) -> tuple[str, ...]:
         "replica": any(cluster.placement == "logged" for cluster in clusters),
         "session_id": any(cluster.placement == "session" for cluster in clusters),
         "prefix_ids": any(cluster.engine.enable_prefix_caching for cluster in clusters),
+        "precision": any(cluster.engine.precision_switch for cluster in clusters),
     }
     return (*_ALWAYS, *(name for name, is_needed in wide.items() if is_needed))
 
@@ -257,6 +265,12 @@ def parts(load: Load, config: Config) -> tuple[Part, ...]:
         of_model = None if is_all else _rows(load.frame, pl.col("model").eq_missing(pl.lit(model, dtype=pl.String)))
         group = load.frame if of_model is None else load.frame[of_model]
         cluster = resolve_cluster(config, model)
+        if cluster.disaggregated:
+            rows = np.arange(len(load.frame), dtype=np.int64) if of_model is None else of_model
+            work = _workload(group, config, load.start_us, cluster)
+            prefill = cluster.model_copy(update={"replicas": cluster.disaggregated.prefill_replicas})
+            made.append(Part(model, cluster, POOLS, rows, replace(work, placed=place(group, prefill)[1])))
+            continue
         names, replica = place(group, cluster)
         for index, name in enumerate(names):
             own = np.flatnonzero(replica == index)
@@ -264,7 +278,7 @@ def parts(load: Load, config: Config) -> tuple[Part, ...]:
                 continue
             part = group if len(own) == len(group) else group[own]
             rows = own if of_model is None else of_model[own]
-            made.append(Part(model, cluster, name, rows, _workload(part, config, load.start_us)))
+            made.append(Part(model, cluster, name, rows, _workload(part, config, load.start_us, cluster)))
     return tuple(made)
 
 
@@ -308,7 +322,12 @@ def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] |
                 load.start_us,
                 partial(_targets, config, CONTROLS),
             ),
+            disaggregated=_disaggregated(part.cluster),
         )
+        try:
+            check_plan(plan)
+        except ValueError as error:
+            raise UsageError(f"cluster: {error}") from None
         made.append(Shard(model=part.model, replica=part.replica, rows=part.rows, workload=work, plan=plan))
     return tuple(made)
 
@@ -386,11 +405,14 @@ def settings_over_time(
     is_baseline = policy_name(policy) == baseline_policy(config)
     states: list[tuple[int, EngineSettings]] = []
     for at, engine in [(None, cluster.engine), *cluster.changes]:
-        for name in ("block_size", "enable_prefix_caching", "async_scheduling"):
+        for name in FIXED:
             if getattr(engine, name) != getattr(cluster.engine, name):
                 raise UsageError(f"cluster.changes: {name} cannot change during a replay: replay the two periods apart")
         spec = _policy_spec(config, engine.policy if is_baseline else policy, names)
-        _put(states, at, start_us, _engine_settings(engine, spec))
+        state = _engine_settings(engine, spec, names.types)
+        if cluster.disaggregated:
+            state = replace(state, decode_gpu_blocks=cluster.disaggregated.decode_num_gpu_blocks or 0)
+        _put(states, at, start_us, state)
     return tuple(states)
 
 
@@ -412,6 +434,10 @@ def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
             name="user", prompt_cost=table.prompt_cost, output_cost=table.output_cost, rank=policy, floors=floors
         )
     check_policy(policy)
+    if table.by == "cost" and policy not in BY_COST:
+        raise UsageError(f'[policies.{policy}] by = "cost": only {", ".join(BY_COST)} can count costs')
+    if table.by == "cost" and config.moe is None:
+        raise UsageError(f'[policies.{policy}] by = "cost" needs [moe] mean and spread')
     rank: tuple[int, ...] = ()
     if policy == "type-priority":
         if not table.order:
@@ -433,6 +459,7 @@ def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
         quantum=table.quantum,
         predicted_output=table.predicted_output,
         rpm=table.rpm,
+        by_cost=table.by == "cost",
         preemption_threshold=_threshold(policy, table.preemption_threshold),
         floors=floors,
     )
@@ -488,7 +515,7 @@ def _picoseconds_of_ms(ms: float) -> int:
     return picoseconds(ms, 1000.0)
 
 
-def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
+def _engine_settings(engine: Engine, policy: PolicySpec, types: Sequence[str]) -> EngineSettings:
     time = engine.step_time
     step_time = StepTime(
         base=picoseconds(time.base, engine.speed),
@@ -496,12 +523,19 @@ def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
         decode_sequence=picoseconds(time.decode_sequence, engine.speed),
         context_token=picoseconds(time.context_token, engine.speed),
     )
+    speculation, moe = _speculation(engine, types), _moe(engine.moe, types)
+    dearest = (
+        max((mean + 4 * spread for mean, spread in zip(moe.mean, moe.spread, strict=True)), default=0) if moe else 0
+    )
     largest_ps = (
         step_time.base
-        + step_time.prefill_token * engine.max_num_batched_tokens
-        + step_time.decode_sequence * engine.max_num_seqs
+        + step_time.prefill_token * engine.max_num_batched_tokens * max(1, dearest // extras.MICRO)
+        + step_time.decode_sequence * engine.max_num_seqs * max(1, dearest // extras.MICRO)
         + step_time.context_token * engine.num_gpu_blocks * engine.block_size
     )
+    if speculation:
+        each = (speculation.draft_ps + speculation.verify_ps) * speculation.drafts
+        largest_ps += each * engine.max_num_seqs
     if largest_ps > MAX_STEP_PS:
         raise UsageError(
             f"cluster.step_time: a full step would take {largest_ps / PS_PER_SECOND:.3g} s; the unit is seconds"
@@ -529,6 +563,52 @@ def _engine_settings(engine: Engine, policy: PolicySpec) -> EngineSettings:
         queue_limit=engine.queue_limit or 0,
         tenant_queue_limit=engine.tenant_queue_limit or 0,
         queue_time_ps=_picoseconds_of_ms(engine.queue_time_limit_ms or 0.0),
+        speculation=speculation,
+        moe=moe,
+        precision_switch=engine.precision_switch or "",
+    )
+
+
+def _speculation(engine: Engine, types: Sequence[str]) -> extras.Speculation | None:
+    table = engine.speculative
+    if table is None:
+        return None
+    verify = engine.step_time.prefill_token if table.verify_token is None else table.verify_token
+    chances = (Fraction(repr(table.types.get(name, table.acceptance))) for name in types)
+    return extras.Speculation(
+        drafts=table.draft_tokens,
+        accepted=tuple(round(chance * extras.CERTAIN) for chance in chances),
+        draft_ps=picoseconds(table.draft_token, engine.speed),
+        verify_ps=picoseconds(verify, engine.speed),
+    )
+
+
+def _moe(table: Moe | None, types: Sequence[str]) -> extras.Moe | None:
+    if table is None:
+        return None
+    own = [table.types.get(name) for name in types]
+    mean = [table.mean if one is None or one.mean is None else one.mean for one in own]
+    spread = [table.spread if one is None or one.spread is None else one.spread for one in own]
+    return extras.Moe(
+        mean=tuple(_millionths(value) for value in mean),
+        spread=tuple(_millionths(value) for value in spread),
+        independent=table.experts == "independent",
+    )
+
+
+def _millionths(value: float) -> int:
+    return round(Fraction(repr(value)) * extras.MICRO)
+
+
+def _disaggregated(cluster: Cluster) -> extras.Disaggregated | None:
+    table = cluster.disaggregated
+    if table is None:
+        return None
+    return extras.Disaggregated(
+        prefill_replicas=table.prefill_replicas,
+        decode_replicas=table.decode_replicas,
+        kv_bytes_per_token=table.kv_bytes_per_token,
+        link_bytes_per_s=None if table.link_bytes_per_s is None else Fraction(repr(table.link_bytes_per_s)),
     )
 
 
@@ -646,7 +726,7 @@ def _weights_over_time(weights: _Weigher, tenants: Sequence[str], start_us: int)
 # Requests.
 
 
-def _workload(part: pl.DataFrame, config: Config, start_us: int) -> Workload:
+def _workload(part: pl.DataFrame, config: Config, start_us: int, cluster: Cluster) -> Workload:
     tenants, types = _names(part["tenant"]), _names(part["type"])
     tenant = _index(part["tenant"], tenants)
     default_priority = np.array(
@@ -657,20 +737,51 @@ def _workload(part: pl.DataFrame, config: Config, start_us: int) -> Workload:
         own = part["priority"].cast(pl.Int64)
         priority = np.where(own.is_not_null().to_numpy(), own.fill_null(0).to_numpy(), priority)
     starts, ids = _prefixes(part)
+    kind, prompt = _index(part["type"], types), part["prompt_tokens"].cast(pl.Int64).to_numpy()
+    engine = cluster.engine
+    precision: Int64s | None = None
+    precisions: tuple[str, ...] = ()
+    if engine.precision_switch:
+        spoken = part["precision"].fill_null("")
+        precisions = _names(spoken)
+        precision = _index(spoken, precisions)
+        # what one precision has cached is of no use to another
+        apart = np.array([stable_hash(name) for name in precisions], np.uint64).view(np.int64)
+        ids = ids ^ np.repeat(apart[precision], np.diff(starts))
+    moe = _moe(config.moe, types)
     return Workload(
         arrival_ps=(part["arrived_at"].to_physical().to_numpy() - start_us) * PS_PER_US,
-        prompt_tokens=part["prompt_tokens"].cast(pl.Int64).to_numpy(),
+        prompt_tokens=prompt,
         output_tokens=part["output_tokens"].cast(pl.Int64).fill_null(0).to_numpy(),
         priority=priority,
         tenant=tenant,
-        type=_index(part["type"], types),
+        type=kind,
         request_weight=np.zeros(len(part), dtype=np.int64),
         prefix_start=starts,
         prefix_ids=ids,
         prefix_block_tokens=prefix_block_tokens(part) if len(ids) else 0,
         tenants=tenants,
         types=types,
+        draw=_draws(part) if moe or engine.speculative else None,
+        cost=_costs(moe, _millionths(config.moe.risk), kind, prompt) if moe and config.moe else None,
+        precision=precision,
+        precisions=precisions,
     )
+
+
+def _draws(part: pl.DataFrame) -> Int64s:
+    """64 bits of each request: the same in every replay of it."""
+    return np.array([stable_hash(name) for name in part["request_id"].to_list()], np.uint64).view(np.int64)
+
+
+def _costs(moe: extras.Moe, risk: int, kind: Int64s, prompt: Int64s) -> Int64s:
+    """What each prompt is expected to cost, on the safe side by ``risk`` spreads; millionths of a token."""
+    pairs, place = np.unique(np.stack([kind, prompt]), axis=1, return_inverse=True)
+    costs = [
+        extras.ranked_cost(tokens, moe.mean[of], moe.spread[of], risk, independent=moe.independent)
+        for of, tokens in pairs.T.tolist()
+    ]
+    return np.array(costs, np.int64)[place.reshape(-1)]
 
 
 def _prefixes(part: pl.DataFrame) -> tuple[Int64s, Int64s]:

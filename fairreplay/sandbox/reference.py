@@ -21,6 +21,7 @@ import numpy as np
 from fairreplay.sandbox.controls import places as at
 from fairreplay.sandbox.controls.build import settings_in_force, single_p99, weights_in_force
 from fairreplay.sandbox.controls.gate import Gate, of_requests
+from fairreplay.sandbox.disaggregation import run_pools
 from fairreplay.sandbox.engine import (
     LIVELOCK,
     NEVER,
@@ -46,12 +47,14 @@ from fairreplay.sandbox.engine import (
     check_plan,
     victim_rule,
 )
+from fairreplay.sandbox.extras import MICRO, accepted_drafts, drawn_cost
 from fairreplay.sandbox.floors import Floors
-from fairreplay.sandbox.kv import CountedKv, PrefixKv
+from fairreplay.sandbox.kv import NO_HIT, CountedKv, PrefixKv
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.base import HeadState, Policy
 from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
+from fairreplay.sandbox.speculation import Drafting
 
 _NO_CAP = 2**62
 
@@ -74,6 +77,8 @@ class _Request:
     best: int = 0
     """Most tokens ever computed: what lies below is recomputed."""
     preemptions: int = 0
+    drafts: int = 0
+    """Tokens drafted for it in the pass at hand (speculation)."""
     admitted: bool = False
     waiting: bool = False
     done: bool = False
@@ -96,10 +101,10 @@ class _Request:
 
 @dataclass(slots=True)
 class _InFlight:
-    """A step that executes: when it ends, and for each request whether it samples and since which preemption count."""
+    """A step that executes: when it ends, and for each request that samples its preemption count and the samples."""
 
     end: int
-    outputs: list[tuple[_Request, int]] = field(default_factory=list)
+    outputs: list[tuple[_Request, int, int]] = field(default_factory=list)
 
 
 def run(
@@ -115,9 +120,13 @@ def run(
             logs); passes are then numbered so that idle gaps are jumped over.
 
     Raises:
-        ValueError: the plan contradicts itself (see ``check_plan``).
+        ValueError: the plan contradicts itself (see ``check_plan``), or it has two pools and ``on_step`` is given.
     """
     check_plan(plan)
+    if plan.disaggregated:
+        if on_step or arrival_step is not None:
+            raise ValueError("the steps of two pools are no single log")
+        return run_pools(workload, plan, run)
     engine = _Engine(workload, plan, on_step, arrival_step)
     engine.run()
     return engine.result()
@@ -168,6 +177,9 @@ class _Engine:
         self.recomputed = np.zeros(count, np.int64)
         self.cached = np.zeros(count, np.int64)
         self.computed = np.zeros(count, np.int64)
+        self.switched = np.zeros(count, np.int64)
+        self.precision = NEVER
+        self.drafting = Drafting(self.workload) if self.settings.speculation else None
         if self.gate:
             self.gate.set(settings_in_force(self.settings))
             self.gate.set(weights_in_force(plan.weights[0][1]))
@@ -224,18 +236,20 @@ class _Engine:
             self.clock = max(self.clock, self._next_arrival_ps() or 0)
 
     def _take_arrivals(self) -> None:
+        workload = self.workload
         due = self.arrival_step if self.arrival_step is not None else self.workload.arrival_ps
         now = self.passes if self.arrival_step is not None else self.clock
         while len(self.requests) < len(self.workload) and due[len(self.requests)] <= now:
             index = len(self.requests)
-            prompt = int(self.workload.prompt_tokens[index])
+            prompt = int(workload.prompt_tokens[index])
             request = _Request(
                 index=index,
                 prompt=prompt,
                 output=min(int(self.workload.output_tokens[index]), max(0, self.settings.max_model_len - prompt)),
                 priority=int(self.workload.priority[index]),
                 arrival=int(self.workload.arrival_ps[index]),
-                known=prompt,
+                known=prompt + workload.handed_over,
+                best=prompt * workload.handed_over,
             )
             self.requests.append(request)
             self.arrived.append(index)
@@ -399,7 +413,12 @@ class _Engine:
         while index < len(queue) and budget > 0:
             request = queue[index]
             index += 1
-            tokens = min(request.todo, cap, budget, self.settings.max_model_len - request.computed - 1)
+            todo = request.todo
+            drafts = 0
+            if self.settings.speculation and todo and not request.prefilling:
+                drafts = self.settings.speculation.drafts
+                todo += min(self._accepted_drafts(request), request.output - request.sampled - 1)
+            tokens = min(todo, cap, budget, self.settings.max_model_len - request.computed - 1)
             if tokens <= 0:
                 continue
             needed = self._blocks(request.computed + tokens) - self.kv.owned(request.index)
@@ -422,6 +441,7 @@ class _Engine:
                     self.kv.grow(request.index, needed)
                 self.kv.fill(request.index, min(request.computed + tokens, request.known))
                 request.tokens = tokens
+                request.drafts = drafts
                 batch.append(request)
                 budget -= tokens
                 continue
@@ -441,13 +461,17 @@ class _Engine:
             request = self.requests[index]
             if self.yielded and index != self.made_room_for:
                 break
-            hit = self.kv.hit(request.index, request.known)
+            hit = NO_HIT if self._drops_cache(index) else self.kv.hit(request.index, request.known)
             cached = max(hit.count * settings.block_size, self._in_host(request))
-            wanted = min(request.known - cached, self.pass_cap)
+            is_handed = self.workload.handed_over and not request.preemptions
+            computed = request.prompt if is_handed else cached
+            if settings.precision_switch and self.running and self._precision(index) != self.precision:
+                break
+            wanted = min(request.known - computed, self.pass_cap)
             if wanted > budget and not settings.enable_chunked_prefill:
                 break
             tokens = min(wanted, budget)
-            blocks = self._blocks(self._final_tokens(request) if settings.reserve_full_kv else cached + tokens)
+            blocks = self._blocks(self._final_tokens(request) if settings.reserve_full_kv else computed + tokens)
             checked = max(blocks, self._blocks(request.known)) if settings.scheduler_reserve_full_isl else blocks
             watermark = settings.watermark_blocks if self.running else 0
             if checked - hit.count + hit.evictable + watermark > self.kv.free:
@@ -455,14 +479,17 @@ class _Engine:
             if not request.admitted:
                 self.policy.on_admit(request.index, cached)
             self._leave_queue(request)
+            if settings.precision_switch:
+                self._switch_precision(index)
             self.kv.admit(request.index, hit, blocks)
             if self.gate and request.admitted:
                 self.gate.swap_in(request.index, hit.count * settings.block_size, self.clock)
             elif self.gate:
                 self.gate.admit(request.index, cached, self.clock)
-            request.computed = cached
+            request.computed = computed
             request.tokens = tokens
-            self.kv.fill(request.index, min(cached + tokens, request.known))
+            request.drafts = 0
+            self.kv.fill(request.index, min(computed + tokens, request.known))
             self.admitted.append((request.index, cached, int(request.admitted)))
             if not request.admitted:
                 request.admitted = True
@@ -536,8 +563,9 @@ class _Engine:
         settings = self.settings
         hit = self.kv.hit(head.index, head.known)
         cached = max(hit.count * settings.block_size, self._in_host(head))
-        tokens = min(head.known - cached, settings.max_num_batched_tokens)
-        blocks = self._blocks(self._final_tokens(head) if settings.reserve_full_kv else cached + tokens)
+        computed = head.prompt if self.workload.handed_over and not head.preemptions else cached
+        tokens = min(head.known - computed, settings.max_num_batched_tokens)
+        blocks = self._blocks(self._final_tokens(head) if settings.reserve_full_kv else computed + tokens)
         if settings.scheduler_reserve_full_isl:
             blocks = max(blocks, self._blocks(head.known))
         watermark = settings.watermark_blocks if self.running else 0
@@ -595,6 +623,10 @@ class _Engine:
         if progress:
             self.idle_passes = 0
         duration = _step_ps(self.settings.step_time, prefill_tokens, decodes, context)
+        if self.settings.moe:
+            duration = _step_ps(self.settings.step_time, 0, 0, context) + sum(map(self._drawn_ps, batch))
+        if self.drafting and self.settings.speculation:
+            duration += self.drafting.step_ps(self.settings.speculation, [(r.index, r.drafts, r.tokens) for r in batch])
         if self.gate:
             duration += self.gate.wait_for_swaps()
             self.gate.set({at.UTILISED: sum(request.tokens for request in batch)})
@@ -602,9 +634,10 @@ class _Engine:
             self.scheduled = [(r.index, r.tokens, int(r.prefilling)) for r in batch]
         for request in batch:
             request.computed += request.tokens
-            if request.computed == request.known + request.in_flight:
-                step.outputs.append((request, request.preemptions))
-                request.in_flight += 1 if request.output else 0
+            samples = request.computed - request.known - request.in_flight + 1
+            if samples > 0:
+                step.outputs.append((request, request.preemptions, samples))
+                request.in_flight += samples if request.output else 0
         step.end = max(self.clock, self.busy_until) + duration
         self.busy_until = step.end
         self.flying.append(step)
@@ -613,22 +646,22 @@ class _Engine:
     def _take_output(self, step: _InFlight) -> None:
         """Deliver the step's samples in batch order; finished requests give their blocks back at once."""
         self.clock = step.end
-        for request, preemptions in step.outputs:
+        for request, preemptions, samples in step.outputs:
             if request.done:
                 continue
             index = request.index
             if request.output:
-                request.known += 1
+                request.known += samples
                 if request.preemptions == preemptions:
-                    request.in_flight -= 1
+                    request.in_flight -= samples
                     if request.sampled < request.output:
                         self.kv.fill(index, min(request.computed - request.in_flight, request.known))
-                self.policy.on_tokens(index, 1)
+                self.policy.on_tokens(index, samples)
                 if self.floors:
-                    self.floors.on_tokens(index, 1)
+                    self.floors.on_tokens(index, samples)
                 if self.gate:
-                    self.gate.token(index)
-            if self.first_token_ps[index] == NEVER:
+                    self.gate.tokens(index, samples)
+            if request.sampled <= 1:
                 self.first_token_ps[index] = self.clock
                 self.policy.on_first_token(index, self.clock - request.arrival)
                 if self.gate:
@@ -683,6 +716,38 @@ class _Engine:
         self._refuse(request, LIVELOCK)
 
     # ---- small pieces ---------------------------------------------------------------------------------------------
+
+    def _accepted_drafts(self, request: _Request) -> int:
+        assert self.settings.speculation
+        assert self.workload.draw is not None
+        kind, seed = int(self.workload.type[request.index]), int(self.workload.draw[request.index])
+        return accepted_drafts(self.settings.speculation, kind, seed, request.sampled)
+
+    def _drawn_ps(self, request: _Request) -> int:
+        """What the tokens of ``request`` take of a step whose experts differ in cost."""
+        assert self.settings.moe
+        assert self.workload.draw is not None
+        time, tokens = self.settings.step_time, request.tokens if request.prefilling else 1
+        kind, seed = int(self.workload.type[request.index]), int(self.workload.draw[request.index])
+        cost = drawn_cost(self.settings.moe, kind, seed, request.computed, tokens)
+        return (time.prefill_token if request.prefilling else time.decode_sequence) * cost // MICRO
+
+    def _precision(self, index: int) -> int:
+        assert self.workload.precision is not None
+        return int(self.workload.precision[index])
+
+    def _drops_cache(self, index: int) -> bool:
+        """Whether a batch with ``index`` would find nothing cached, because it has another precision than the last."""
+        if self.settings.precision_switch != "drop":
+            return False
+        return self.precision not in (NEVER, self._precision(index))
+
+    def _switch_precision(self, index: int) -> None:
+        """The batch has the precision of ``index``, which is admitted; if the last one had another, nobody runs now."""
+        self.switched[index] |= self.precision not in (NEVER, self._precision(index))
+        if self._drops_cache(index) and isinstance(self.kv, PrefixKv):
+            self.kv.forget_all()
+        self.precision = self._precision(index)
 
     def _enqueue(self, request: _Request) -> None:
         request.waiting = True
@@ -750,9 +815,13 @@ class _Engine:
             "cached_tokens": self.cached,
             "computed_tokens": self.computed,
         }
+        details = {"switched": self.switched} if self.settings.precision_switch else {}
+        details |= self.drafting.details() if self.drafting else {}
         if not self.gate:
-            return EngineResult(**columns, steps=self.steps, end_ps=self.clock)
-        return of_requests(columns, self.gate.t(), self.gate.events(), len(self.source), self.steps, self.clock)
+            return EngineResult(**columns, steps=self.steps, end_ps=self.clock, details=details)
+        return of_requests(
+            columns, details, self.gate.t(), self.gate.events(), len(self.source), self.steps, self.clock
+        )
 
 
 def _step_ps(step_time: StepTime, prefill_tokens: int, decodes: int, context: int) -> int:

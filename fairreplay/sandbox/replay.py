@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
 from fairreplay.config.model import ClusterTable, Config, Tenant, resolve_cluster
 from fairreplay.errors import UsageError
-from fairreplay.sandbox.compiled import KINDS, StepSums, run_with_sums
+from fairreplay.sandbox.compiled import KINDS, StepSums, run, run_with_sums
 from fairreplay.sandbox.controls.configured import asked_for, needs_targets
 from fairreplay.sandbox.engine import (
     NEVER,
@@ -51,9 +51,14 @@ from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.store.store import Store
 from fairreplay.trace.schema import TIMESTAMP
 
+if TYPE_CHECKING:
+    from fairreplay.sandbox.accounts import Account
+
 US_PER_SECOND: Final = 1_000_000
 KEPT_COLUMNS: Final = ("request_id", "arrived_at", "prompt_tokens", "output_tokens")
 """What is still read of the load once its replicas are planned."""
+JUDGED: Final = {"disaggregated": {"prefill_budget_ms", "decode_budget_ms"}}
+"""What a cluster's results are only held against."""
 SEMANTICS: Final = 1
 """Raised whenever the same load and config would replay differently, so that older replays are stale."""
 
@@ -78,6 +83,8 @@ class ReplaySummary:
     """Wall-clock seconds in the engine; never stored."""
     wall_s: float
     """Wall-clock seconds of this replay, reading and writing included; never stored."""
+    controls: dict[str, float] | None = None
+    """What controls did in all, by ``control.what``; null where there are none."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,10 @@ class Replayed:
     requests: pl.DataFrame
     steps: pl.DataFrame
     engine_s: float
+    accounts: tuple[Account, ...] = ()
+    """Of each replica, where pools, drafts, experts or precisions are in force."""
+    controls: pl.DataFrame | None = None
+    """What controls did, where there are any: ``CONTROL_SCHEMA``."""
 
 
 def replay(
@@ -132,7 +143,7 @@ def replay(
             for policy in chosen:
                 replayed = _gathered([next(done) for _ in range(count)])
                 meta = _meta(store, config, policy, since, until, load, replayed)
-                store.write_replay(meta, replayed.requests, replayed.steps)
+                store.write_replay(meta, replayed.requests, replayed.steps, replayed.controls)
                 if isinstance(policy, UserRank):
                     _remove_older(store, policy)
                 wall_s, started = time.perf_counter() - started, time.perf_counter()
@@ -211,7 +222,7 @@ def config_hash(
         "policy": policy,
         "is_baseline": policy == baseline_policy(config),
         "clusters": {
-            name: resolve_cluster(config, name or None).model_dump(mode="json")
+            name: resolve_cluster(config, name or None).model_dump(mode="json", exclude=JUDGED)
             for name in ["", *sorted(name for name, table in config.models.items() if table != ClusterTable())]
         },
         "tenants": {
@@ -269,10 +280,32 @@ def _run_shard(load: Load, shard: Shard, watch: Watch | None) -> Replayed:
     offset_ps = load.start_us % US_PER_SECOND * PS_PER_US
     try:
         result, sums = run_with_sums(shard.workload, shard.plan, offset_ps, progress=watch)
+        accounts = (_account(shard, result, watch),) if shard.plan.has_extras() else ()
     except OverflowError as error:
         raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
     engine_s = time.perf_counter() - started
-    return Replayed(_request_rows(load, shard, result), _step_rows(shard, load.start_us, sums), engine_s)
+    return Replayed(
+        _request_rows(load, shard, result),
+        _step_rows(shard, load.start_us, sums),
+        engine_s,
+        accounts,
+        _control_rows(load, shard, result),
+    )
+
+
+def _control_rows(load: Load, shard: Shard, result: EngineResult) -> pl.DataFrame | None:
+    if shard.plan.controls is None:
+        return None
+    from fairreplay.sandbox.controls.record import control_rows
+
+    return control_rows(shard.plan.controls, shard.workload, result, shard.model, shard.replica, load.start_us)
+
+
+def _account(shard: Shard, result: EngineResult, watch: Watch | None) -> Account:
+    """What the replay will say of pools, drafts, experts and precisions; simulates again where that is compared."""
+    from fairreplay.sandbox.accounts import account
+
+    return account(shard.model, shard.workload, shard.plan, result, lambda work, plan: run(work, plan, progress=watch))
 
 
 def _gathered(replicas: Sequence[Replayed]) -> Replayed:
@@ -281,6 +314,8 @@ def _gathered(replicas: Sequence[Replayed]) -> Replayed:
         requests=rows.select(pl.col(name).cast(dtype) for name, dtype in REPLAY_SCHEMA.items()),
         steps=pl.concat(one.steps for one in replicas),
         engine_s=sum(one.engine_s for one in replicas),
+        accounts=tuple(account for one in replicas for account in one.accounts),
+        controls=pl.concat(told) if (told := [one.controls for one in replicas if one.controls is not None]) else None,
     )
 
 
@@ -301,8 +336,13 @@ def _request_rows(load: Load, shard: Shard, result: EngineResult) -> pl.DataFram
         "recomputed_tokens": _counts(result.recomputed_tokens, pl.UInt32),
         "cached_tokens": _counts(result.cached_tokens, pl.UInt32),
         "computed_tokens": _counts(result.computed_tokens, pl.UInt32),
+        "attempts": _counts(result.attempts, pl.UInt16) if len(result.attempts) else _once(len(shard.rows)),
     }
     return pl.DataFrame(columns)
+
+
+def _once(count: int) -> pl.Series:
+    return pl.Series([1], dtype=pl.UInt16).new_from_index(0, count)
 
 
 def _named(names: Sequence[str], codes: Int64s) -> pl.Series:
@@ -370,7 +410,25 @@ def _meta(
         "ok": int((status == "ok").sum()),
         "rejected": int((status == "rejected").sum()),
         "preemptions": int(replayed.requests["preemptions"].cast(pl.Int64).sum()),
+        **_cluster(replayed.accounts),
+        **_controlled(replayed.controls),
     }
+
+
+def _controlled(rows: pl.DataFrame | None) -> dict[str, object]:
+    if rows is None:
+        return {}
+    from fairreplay.sandbox.controls.record import totals
+
+    return {"controls": totals(rows)}
+
+
+def _cluster(accounts: Sequence[Account]) -> dict[str, object]:
+    if not accounts:
+        return {}
+    from fairreplay.sandbox.accounts import tables
+
+    return {"cluster": tables(accounts)}
 
 
 def _summary(meta: dict[str, Any], load: Load, replayed: Replayed, wall_s: float) -> ReplaySummary:
@@ -393,6 +451,7 @@ def _summary(meta: dict[str, Any], load: Load, replayed: Replayed, wall_s: float
         tokens_per_s=tokens / span_s if span_s > 0 else 0.0,
         engine_s=replayed.engine_s,
         wall_s=wall_s,
+        controls=meta.get("controls"),
     )
 
 

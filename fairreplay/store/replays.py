@@ -22,8 +22,10 @@ REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
     "recomputed_tokens": pl.UInt32(),
     "cached_tokens": pl.UInt32(),
     "computed_tokens": pl.UInt32(),
+    "attempts": pl.UInt16(),
 }
-"""One row per replayed request. ``reason`` is why it was refused or left; empty = none."""
+"""One row per replayed request. ``reason`` is why it was refused or left; empty = none. ``attempts`` is how often it
+arrived; where it came back the rest is said of the last time."""
 
 STEP_SCHEMA: Final[dict[str, pl.DataType]] = {
     "model": pl.String(),
@@ -39,6 +41,30 @@ STEP_SCHEMA: Final[dict[str, pl.DataType]] = {
 }
 """One row per (model, replica, second, class): ``second`` = epoch s of the step's start, ``class`` in
 ``prefill``, ``decode``, ``mixed``; ``running``, ``waiting``, ``kv_used_blocks`` are means over its steps."""
+
+
+CONTROL_SCHEMA: Final[dict[str, pl.DataType]] = {
+    "model": pl.String(),
+    "replica": pl.String(),
+    "start": TIMESTAMP,
+    "control": pl.String(),
+    "what": pl.String(),
+    "tenant": pl.String(),
+    "type": pl.String(),
+    "value": pl.Float64(),
+}
+"""What controls did: one row per (model, replica, window, control, what, tenant, type); ``start`` is the window's.
+
+========================  ===============================================================================
+``refusal``               refusals by reason, each attempt counted
+``retry`` came_back       arrivals of requests that had been refused
+``backpressure``          ``limited_s`` seconds below the configured rate, ``rate_per_s`` the lowest rate
+``preemption``            ``voluntary``, ``voluntary_tokens`` (lost), ``denied`` (passes that denied a head)
+``swap``                  ``out``, ``in``, ``no_room`` and their ``_tokens``
+``kv_admission``          ``long``, ``long_tokens``: let in near saturation
+``emergency``             ``entered_MODE``, ``left_MODE``, ``MODE_s`` seconds, ``cap`` units of cost in a window
+========================  ===============================================================================
+"""
 
 
 def check_columns(frame: pl.DataFrame, schema: dict[str, pl.DataType], what: str) -> pl.DataFrame:

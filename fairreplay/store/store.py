@@ -32,7 +32,7 @@ from fairreplay.store.files import (
     sha256_of,
 )
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
-from fairreplay.store.replays import REPLAY_SCHEMA, ROW_GROUP_ROWS, STEP_SCHEMA, check_columns
+from fairreplay.store.replays import CONTROL_SCHEMA, REPLAY_SCHEMA, ROW_GROUP_ROWS, STEP_SCHEMA, check_columns
 from fairreplay.trace.reject import Reject
 from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA
 
@@ -182,7 +182,12 @@ class Store:
                 checks.append(lambda segment=segment: self._check_rejects(segment))  # type: ignore[misc]
             found += [fault for check in checks if (fault := _fault(check)) is not None]
         for name in self.replay_names():
-            of_replay: tuple[Callable[[str], object], ...] = (self.replay_meta, self.replay_requests, self.replay_steps)
+            of_replay: tuple[Callable[[str], object], ...] = (
+                self.replay_meta,
+                self.replay_requests,
+                self.replay_steps,
+                self.replay_controls,
+            )
             faults = [fault for check in of_replay if (fault := _fault(lambda: check(name))) is not None]  # noqa: B023
             found += faults[:1]
         return found
@@ -278,21 +283,32 @@ class Store:
 
     # -- replays ------------------------------------------------------------------------------------------------------
 
-    def write_replay(self, meta: dict[str, object], requests: pl.DataFrame, steps: pl.DataFrame) -> None:
+    def write_replay(
+        self,
+        meta: dict[str, object],
+        requests: pl.DataFrame,
+        steps: pl.DataFrame,
+        controls: pl.DataFrame | None = None,
+    ) -> None:
         """Store a replay under ``<meta["policy"]>-<meta["config_hash"]>``, in place of one of that name.
 
-        ``meta`` is any JSON object with these two keys; the frames have ``REPLAY_SCHEMA`` and ``STEP_SCHEMA``.
+        ``meta`` is any JSON object with these two keys; the frames have ``REPLAY_SCHEMA``, ``STEP_SCHEMA`` and, where
+        there were controls, ``CONTROL_SCHEMA``.
         """
         name = f"{meta['policy']}-{meta['config_hash']}"
         if not _REPLAY_NAME.fullmatch(name):
             raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '+', '.' and ':'")
         check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
         check_columns(steps, STEP_SCHEMA, "a replay's steps")
+        if controls is not None:
+            check_columns(controls, CONTROL_SCHEMA, "a replay's controls")
 
         def write(folder: Path) -> None:
             (folder / "replay.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2) + b"\n")
             requests.write_parquet(folder / "requests.parquet", compression="zstd", row_group_size=ROW_GROUP_ROWS)
             steps.write_parquet(folder / "steps.parquet", compression="zstd", row_group_size=ROW_GROUP_ROWS)
+            if controls is not None:
+                controls.write_parquet(folder / "controls.parquet", compression="zstd", row_group_size=ROW_GROUP_ROWS)
 
         (self.path / "replays").mkdir(exist_ok=True)
         replace_folder(self.path / "replays" / name, write)
@@ -327,6 +343,12 @@ class Store:
     def replay_steps(self, name: str) -> pl.DataFrame:
         """The work of each second: ``STEP_SCHEMA``."""
         return self._replay_frame(name, "steps.parquet", STEP_SCHEMA)
+
+    def replay_controls(self, name: str) -> pl.DataFrame:
+        """What controls did, window by window: ``CONTROL_SCHEMA``; no rows where there were none."""
+        if not self._replay_file(name, "controls.parquet").is_file():
+            return pl.DataFrame(schema=CONTROL_SCHEMA)
+        return self._replay_frame(name, "controls.parquet", CONTROL_SCHEMA)
 
     def _replay_frame(self, name: str, file: str, schema: dict[str, pl.DataType]) -> pl.DataFrame:
         path = self._replay_file(name, file)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from fairreplay.config.load import parse_config
 from fairreplay.metrics.entitlement import entitlements
 from fairreplay.metrics.measure import Measured, measure, sliding
+from fairreplay.metrics.medians import medians_below
 from fairreplay.metrics.options import measure_options
-from fairreplay.metrics.quantiles import medians_below, nearest_rank, needed
+from fairreplay.metrics.quantiles import nearest_rank, needed
 from fairreplay.metrics.scr import ordered_in_cells
 from tests.metrics.test_naive import CONFIG, requests
 from tests.sandbox.frames import canonical

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from fairreplay.config.load import parse_config
-from fairreplay.config.model import Config, resolve_cluster
+from fairreplay.config.model import Config, StepTime, resolve_cluster
 from fairreplay.errors import BadInputError, UsageError
 from fairreplay.planning.calibrate import Calibration, calibrate, with_values
 from fairreplay.planning.config_file import edited, write_atomically
@@ -223,3 +223,14 @@ def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: 
     with pytest.raises(UsageError, match="cannot be written"):
         write_atomically(tmp_path / "taken", "x")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_fitted_step_times_take_the_place_of_a_preset() -> None:
+    given = '[cluster.step_time]\npreset = "llama-3.1-8b/h100"  # by arithmetic\nbase = 0.1\n'
+    text = edited(given, None, {"step_time": dict(TRUE)})
+    assert "preset" not in text
+    assert parse_config(text, "fr.toml").cluster.step_time == StepTime(**TRUE)
+    dotted = 'cluster.step_time.preset = "llama-3.1-8b/h100"\n'
+    assert parse_config(edited(dotted, None, {"step_time": dict(TRUE)}), "fr.toml").cluster.step_time == StepTime(
+        **TRUE
+    )

@@ -63,7 +63,7 @@ def test_script_data_ends_nowhere_and_parses_back(subtests: pytest.Subtests) -> 
         with subtests.test(name=name[:40]):
             html = render(hostile(name))
             data = re.findall(r'<script type="application/octet-stream" id="([a-z-]+)">(.*?)</script>', html, re.DOTALL)
-            assert [found for found, _ in data] == ["figures", "names-data", "document", "plotly"]
+            assert [found for found, _ in data] == ["figures", "plotly", "names-data", "document"]
             assert all(re.fullmatch(r"[A-Za-z0-9+/=]*", body) for _, body in data)
             assert json.loads(unpacked(html, "figures")) == [
                 {"id": chart.id, "figure": chart.figure} for chart in charts(hostile(name))

@@ -61,10 +61,11 @@
   };
   const millis = (iso) => Date.parse(/Z$/.test(iso) ? iso : `${iso.replace(" ", "T")}Z`);
 
-  const times = [...document.querySelectorAll("time[datetime]")].map((element) => (
-    { element, utc: element.textContent, ms: millis(element.dateTime), clock: element.classList.contains("clock") }
-  ));
+  let times;
   const showTimes = () => {
+    times ??= [...document.querySelectorAll("time[datetime]")].map((element) => (
+      { element, utc: element.textContent, ms: millis(element.dateTime), clock: element.classList.contains("clock") }
+    ));
     const first = times.length ? day(parts(times[0].ms)) : "";
     for (const { element, utc, ms, clock: brief } of times) {
       if (zone === "UTC") { element.textContent = utc; continue; }
@@ -301,27 +302,35 @@
   });
   addEventListener("afterprint", () => { for (const fold of folded.splice(0)) fold.open = false; });
 
+  // This script stands behind the first chart: what follows in the page may still be missing.
+  const wholePage = new Promise((resume) => { addEventListener("DOMContentLoaded", resume, { once: true }); });
+
   const start = async () => {
     let charts = [];
-    openTarget();
-    addTools(() => charts.filter(({ figure }) => figure.layout.xaxis?.type === "date").forEach(draw));
-    addEventListener("hashchange", openTarget);
-    if (!document.querySelector(".plot")) { addButtons(); return; }
+    const equipped = wholePage.then(() => {
+      openTarget();
+      addTools(() => charts.filter(({ figure }) => figure.layout.xaxis?.type === "date").forEach(draw));
+      addEventListener("hashchange", openTarget);
+    });
+    if (!$("plotly")) { await equipped; addButtons(); return; }
     try {
       const [source, figures] = await Promise.all([inflate("plotly"), inflate("figures")]);
       load(source);
       charts = JSON.parse(figures);
       for (const chart of charts) {
+        if (!$(chart.id)) await wholePage;
         draw(chart);
         if (!root.dataset.first) {
           performance.mark("first-chart");
           root.dataset.first = "drawn";
           await breath();
+          await equipped;
           addButtons();
         }
         await breath();
       }
     } catch (error) {
+      await equipped;
       if (!root.dataset.first) addButtons();
       for (const plot of document.querySelectorAll(".plot")) plot.classList.add("failed");
       console.error("charts not drawn:", error);

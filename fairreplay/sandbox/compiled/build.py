@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import llvmlite.binding as llvm
 
+from fairreplay.sandbox.compiled import layout
 from fairreplay.sandbox.compiled.jit import compiled
 from fairreplay.sandbox.compiled.parts import ENTRY, PACKAGE, PARTS, target_machine
 
@@ -41,6 +42,7 @@ def build(name: str) -> bytes:
     import numba
 
     _skip_inner_machine_code()
+    layout.EXTRAS = PARTS[name].extras
     module = importlib.import_module(f"{PACKAGE}.{PARTS[name].module}")
     function: Any = compiled(getattr(module, PARTS[name].function))
     signature = (numba.types.int64,) * 5

@@ -23,7 +23,7 @@ from fairreplay.sandbox.controls.door import (
     is_barred,
     refuse,
     tick,
-    token,
+    tokens,
     wakes_ps,
 )
 from fairreplay.sandbox.controls.events import note
@@ -55,8 +55,8 @@ def control(address: int, what: int, _queue: int, ticket: int, number: int) -> i
     w = vector(e, at.TO_W)
     now_ps = e[at.CLOCK]
     answer = 0
-    if what == at.TOKEN_SEEN:
-        token(c, s, t, ticket)
+    if what == at.TOKENS_SEEN:
+        tokens(c, s, t, ticket, number)
     elif what == at.FIRST_TOKEN_SEEN:
         first_token(c, s, t, ticket, now_ps)
     elif what == at.ARRIVED:
@@ -131,6 +131,8 @@ def write_next(e: Int64s, c: Int64s, s: Int64s, t: Int64s) -> None:
     if rows.shape[1] > 1:
         for row in range(len(rows)):
             rows[row, ticket] = rows_of[row, request]
+    if e[at.TO_KIND] != 0:
+        copy_extras(e, s, ticket, source)
     if e[at.PREFIX] == 0:
         return
     starts = vector(e, at.TO_PREFIX_START)
@@ -142,6 +144,22 @@ def write_next(e: Int64s, c: Int64s, s: Int64s, t: Int64s) -> None:
     starts[ticket + 1] = begin + count
     for position in range(count):
         chains[begin + position] = chains[first + position]
+
+
+@compiled
+def copy_extras(e: Int64s, s: Int64s, ticket: int, source: int) -> None:
+    """What only ``extra_stepper`` looks at."""
+    vector(e, at.TO_KIND)[ticket] = s[source + has.S_TYPE]
+    vector(e, at.TO_TENANT)[ticket] = s[source + has.S_TENANT]
+    cost = vector(e, at.TO_COST)
+    draw = vector(e, at.TO_DRAW)
+    precision = vector(e, at.TO_PRECISION)
+    if ticket < len(cost):
+        cost[ticket] = s[source + has.S_COST]
+    if ticket < len(draw):
+        draw[ticket] = s[source + has.S_DRAW]
+    if ticket < len(precision):
+        precision[ticket] = s[source + has.S_PRECISION]
 
 
 @compiled

@@ -5,8 +5,8 @@ Workload and plan become arrays, the kernel runs over them, and its result array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from fairreplay.sandbox.controls.build import build, capacity, single_p99
 from fairreplay.sandbox.controls.gate import of_requests, tickets_of
 from fairreplay.sandbox.distinct import distinct_columns
 from fairreplay.sandbox.engine import (
+    DETAILS_OF_SPECULATION,
     NEVER,
     NO_CAP,
     QUANTILES,
@@ -36,6 +37,7 @@ from fairreplay.sandbox.engine import (
     check_plan,
     victim_rule,
 )
+from fairreplay.sandbox.extras import MICRO
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, allowance
 from fairreplay.sandbox.policies.rpm_limit import limited
@@ -68,6 +70,8 @@ VICTIM_CODES: Final = {
     "priority": at.PRIORITY_VICTIM,
     "least-computed": at.LEAST_VICTIM,
 }
+
+KEEP_RANKS: Final = frozenset(name for name, code in POLICY_CODES.items() if code >= at.KEEPS_RANKS)
 
 Progress = Callable[[int], None]
 """Called now and then with the number of requests that have arrived so far."""
@@ -120,7 +124,11 @@ def _run(
     workload: Workload, plan: Plan, leap: bool, progress: Progress | None, second_offset_ps: int | None
 ) -> tuple[EngineResult, StepSums]:
     check_plan(plan)
+    if plan.disaggregated:
+        return _run_pools(workload, plan, leap, progress, second_offset_ps)
     _check_counters(workload, plan)
+    has_extras = workload.handed_over or plan.has_extras()
+    leap = leap and not has_extras
     if not plan.settings[0][1].enable_prefix_caching:
         prefix_caching = 0
     elif leap and plan.controls is None and not _shares_prefixes(workload):
@@ -129,7 +137,32 @@ def _run(
         prefix_caching = at.BLOCKS
     # what controls decide shows request by request, and so does whose place a head takes by a rank that moves
     leap = leap and plan.controls is None and not any(_preempts_by_rank(state.policy) for _, state in plan.settings)
-    return _run_plan(workload, plan, leap, progress, second_offset_ps, prefix_caching)
+    return _run_plan(workload, plan, leap, progress, second_offset_ps, prefix_caching, has_extras)
+
+
+def _run_pools(
+    workload: Workload, plan: Plan, leap: bool, progress: Progress | None, second_offset_ps: int | None
+) -> tuple[EngineResult, StepSums]:
+    """Each replica of both pools; the steps of all of them are summed together."""
+    from fairreplay.sandbox.disaggregation import run_pools
+
+    sums: list[StepSums] = []
+
+    def serve(part: Workload, alone: Plan) -> EngineResult:
+        result, own = _run(part, alone, leap, progress, second_offset_ps)
+        sums.append(own)
+        return result
+
+    result = run_pools(workload, plan, serve)
+    columns = [
+        np.concatenate([np.zeros(0, np.int64), *(getattr(own, field.name) for own in sums)])
+        for field in fields(StepSums)
+    ]
+    keys, place = np.unique(np.stack(columns[:2]), axis=1, return_inverse=True)
+    added = [np.zeros(keys.shape[1], np.int64) for _ in columns[2:]]
+    for total, column in zip(added, columns[2:], strict=True):
+        np.add.at(total, place.reshape(-1), column)
+    return result, StepSums(*keys, *added)
 
 
 def _preempts_by_rank(spec: PolicySpec) -> bool:
@@ -150,6 +183,7 @@ def _run_plan(
     progress: Progress | None,
     second_offset_ps: int | None,
     prefix_caching: int,
+    has_extras: bool,
 ) -> tuple[EngineResult, StepSums]:
     source, controls = workload, plan.controls
     gated = controls is not None and (controls.longs is not None or controls.emergency is not None)
@@ -178,7 +212,7 @@ def _run_plan(
     model_len_varies = len({state.max_model_len for _, state in plan.settings}) > 1
 
     e = np.zeros(at.SCALARS, np.int64)
-    e[at.SETTINGS :] = settings[0]
+    e[at.SETTINGS : at.SETTINGS + at.SETTINGS_WIDTH] = settings[0]
     e[at.FREE] = first.num_gpu_blocks - 1
     e[at.NEXT_SETTINGS] = 1
     e[at.NEXT_WEIGHTS] = 1
@@ -224,8 +258,8 @@ def _run_plan(
     weights = np.array([inverse for _, inverse in plan.weights], np.int64).reshape(len(plan.weights), -1)
     e[at.PASSES] = PASSES_A_CALL
     e[at.PREFIX_TOKENS] = workload.prefix_block_tokens
-    e[at.STEPPER] = address_of("stepper")
-    if any(POLICY_CODES[state.policy.name] >= at.KEEPS_RANKS for _, state in modes):
+    e[at.STEPPER] = address_of("extra_stepper" if has_extras else "stepper")
+    if any(_policy_code(state.policy) >= at.KEEPS_RANKS for _, state in modes):
         e[at.DECIDER] = address_of("decider")
     arrays: dict[int, Int64s | Int32s] = {
         at.TO_RUN: run_,
@@ -267,7 +301,8 @@ def _run_plan(
         at.TO_ROWS: rows,
         **control_rows,
     }
-    arrays = _link(e, arrays)
+    details = _add_extras(e, arrays, workload, first) if has_extras else {}
+    linked = _link(e, arrays)
     advance = part("kernel")
     happened: list[Int64s] = []
     done = 0
@@ -279,6 +314,7 @@ def _run_plan(
             happened.append(_take_events(control_rows))
         if progress is not None:
             progress(int(control_rows[at.TO_C][places.NEXT_REQUEST] if controls else e[at.NEXT_ARRIVAL]))
+    del linked
     if e[at.FAILED]:
         rank = next(state.policy.rank for _, state in plan.settings if state.policy.rank)
         raise failed(rank, int(e[at.FAILED]) - 1, "run it alone with that head's fields to see which")
@@ -302,10 +338,10 @@ def _run_plan(
     }
     steps, end_ps = int(e[at.STEPS]), int(e[at.CLOCK])
     if not controls:
-        return EngineResult(**results, steps=steps, end_ps=end_ps), StepSums(*columns)
+        return EngineResult(**results, steps=steps, end_ps=end_ps, details=details), StepSums(*columns)
     taken = int(control_rows[at.TO_C][places.TICKETS])
     t = control_rows[at.TO_T].reshape(-1, places.TICKET)[:taken]
-    return of_requests(results, t, np.concatenate(happened), len(source), steps, end_ps), StepSums(*columns)
+    return of_requests(results, details, t, np.concatenate(happened), len(source), steps, end_ps), StepSums(*columns)
 
 
 def _tickets(
@@ -317,6 +353,9 @@ def _tickets(
     asked[:, places.S_CUT] = cut
     asked[:, places.S_PRIORITY] = source.priority
     asked[:, places.S_WEIGHT] = source.request_weight
+    extras = {places.S_COST: source.cost, places.S_DRAW: source.draw, places.S_PRECISION: source.precision}
+    for place, column in extras.items():
+        asked[:, place] = 0 if column is None else column
     most = capacity(controls, len(source))
     workload = tickets_of(source, most)
     workload.prefix_start[: len(source) + 1] = source.prefix_start
@@ -343,15 +382,53 @@ def _take_events(control_rows: dict[int, Int64s]) -> Int64s:
     return events
 
 
-def _link(e: Int64s, arrays: dict[int, Int64s | Int32s]) -> dict[int, Int64s | Int32s]:
+def _add_extras(
+    e: Int64s, arrays: dict[int, Int64s | Int32s], workload: Workload, state: EngineSettings
+) -> dict[str, Int64s]:
+    """What ``extra_stepper`` needs beyond the others; gives what it will count by request."""
+    e[at.HANDED_OVER] = workload.handed_over
+    e[at.PRECISION_SWITCH] = state.precision_switch != ""
+    e[at.DROPS] = state.precision_switch == "drop"
+    e[at.PRECISION] = at.NONE
+    kinds = len(workload.types)
+    by_kind = np.zeros((3, max(1, kinds)), np.int64)
+    if state.speculation:
+        e[at.DRAFTS] = state.speculation.drafts
+        by_kind[at.ACCEPTED, :kinds] = state.speculation.accepted
+    if state.moe:
+        e[at.TOKEN_COSTS] = at.INDEPENDENT if state.moe.independent else at.SAME_EXPERTS
+        by_kind[at.MEAN, :kinds], by_kind[at.SPREAD, :kinds] = state.moe.mean, state.moe.spread
+    counts = np.zeros((at.SWITCHED + 1, len(workload)), np.int64)
+    nothing = np.zeros(1, np.int64)
+    arrays |= {
+        at.TO_COST: nothing if workload.cost is None else workload.cost,
+        at.TO_DRAW: nothing if workload.draw is None else workload.draw,
+        at.TO_PRECISION: nothing if workload.precision is None else workload.precision,
+        at.TO_KIND: workload.type,
+        at.TO_TENANT: workload.tenant,
+        at.TO_DETAILS: counts,
+        at.TO_BY_KIND: by_kind,
+        at.TO_BY_TENANT: np.zeros((2, len(workload.tenants)), np.int64),
+    }
+    details = dict(zip(DETAILS_OF_SPECULATION, counts, strict=False)) if state.speculation else {}
+    return details | ({"switched": counts[at.SWITCHED]} if state.precision_switch else {})
+
+
+def needed_parts(policies: Iterable[str], extras: bool = False, controls: bool = False) -> list[str]:
+    """The parts that replays under ``policies`` call, with what ``Plan.has_extras`` tells, and with controls."""
+    ranked = ["decider"] if KEEP_RANKS.intersection(policies) or (extras and "sjf" in policies) else []
+    return ["kernel", "stepper", *ranked, *(["extra_stepper"] if extras else []), *(["control"] if controls else [])]
+
+
+def _link(e: Int64s, arrays: dict[int, Int64s | Int32s]) -> dict[int, Any]:
     """Tell the parts where the arrays are; what comes back must live as long as they run."""
-    arrays = {place: np.ascontiguousarray(array) for place, array in arrays.items()}
-    for place, array in arrays.items():
+    linked = {place: np.ascontiguousarray(array) for place, array in arrays.items()}
+    for place, array in linked.items():
         if array.dtype != (np.int32 if place == at.TO_WAY else np.int64):
             raise TypeError(f"the engine takes arrays of int64, not of {array.dtype}")
         e[place] = array.ctypes.data
         e[place + 1 : place + 1 + array.ndim] = array.shape
-    return arrays
+    return linked
 
 
 def _compile_ranks(ranks: set[UserRank]) -> dict[UserRank, Any]:
@@ -368,13 +445,15 @@ def _check_counters(workload: Workload, plan: Plan) -> None:
     inverse = np.max([weights for _, weights in plan.weights], axis=0)[workload.tenant]
     inverse = np.maximum(inverse, workload.request_weight).astype(np.float64)
     outputs = workload.output_tokens
+    costs = np.zeros_like(outputs) if workload.cost is None else workload.cost // MICRO
     for spec in {settings.policy for _, settings in plan.settings}:
         most = 0.0
         if counts_service(spec):
             most = float(((spec.prompt_cost * workload.prompt_tokens + spec.output_cost * outputs) * inverse).sum())
         elif spec.name in ("wfq", "wfq+edf"):
             expected = max(spec.predicted_output, int(outputs.max(initial=0)))
-            most = float(((spec.prompt_cost * workload.prompt_tokens + spec.output_cost * expected) * inverse).sum())
+            prompts = costs if spec.by_cost else workload.prompt_tokens
+            most = float(((spec.prompt_cost * prompts + spec.output_cost * expected) * inverse).sum())
         elif spec.name == "drr":
             most = float((workload.prompt_tokens * inverse).sum())
             most = max(most, most / (spec.quantum * WEIGHT_SCALE) * len(workload.tenants))
@@ -401,6 +480,10 @@ EVENTS: Final = 1 << 16
 """What controls may do between two looks at their record."""
 
 # ---- settings and queues ----
+
+
+def _policy_code(spec: PolicySpec) -> int:
+    return at.LEAST_COST if spec.name == "sjf" and spec.by_cost else POLICY_CODES[spec.name]
 
 
 BY_HEAD: Final = frozenset({"sjf", "user", "drr", "wfq", "wfq+edf", "qoserve", "round-robin"})
@@ -529,7 +612,7 @@ def _fill_settings(
         at.PREFILL_FIRST: settings.prefill_first,
         at.INTERVAL: settings.prefill_interval,
         at.RESERVE: settings.reserve_full_kv,
-        at.POLICY: POLICY_CODES[spec.name],
+        at.POLICY: _policy_code(spec),
         at.POLICY_NUMBER: number,
         at.QUEUE_ROW: at.NONE if queues.number is None else number,
         at.ENTRIES: queues.facts.shape[1],
@@ -562,8 +645,12 @@ def _fill_settings(
         at.TENANT_LIMIT: settings.tenant_queue_limit,
         at.QUEUE_TIME: settings.queue_time_ps,
         at.QUEUE_LIMIT: settings.queue_limit or at.NO_CAP,
+        at.BY_COST: spec.by_cost,
         at.AT_PS: at_ps,
     }
+    if settings.speculation:
+        values[at.VERIFY_PS] = settings.speculation.verify_ps
+        values[at.DRAFT_PS] = settings.speculation.draft_ps + settings.speculation.verify_ps
     for place, q in enumerate(QUANTILES):
         counts = place in spec.quantiles
         values[at.ALLOWED_50 + place] = allowance(q, spec.history) if counts else at.NO_CAP

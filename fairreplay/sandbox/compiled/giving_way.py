@@ -73,10 +73,13 @@ def _lacks(
             look_up_run(e, blocks, kept, request)
         hit = e[at.HIT]
         evictable = e[at.EVICTABLE]
-    cached = hit * e[at.BLOCK_SIZE]
+    computed = hit * e[at.BLOCK_SIZE]
     if e[at.CONTROL]:
-        cached = max(cached, tell(e, at.IN_HOST, request, 0))
-    size = blocks_for(e, cached + min(known - cached, e[at.BUDGET]))
+        computed = max(computed, tell(e, at.IN_HOST, request, 0))
+    if at.EXTRAS and e[at.HANDED_OVER] > 0 and way[request * at.WAY + at.PLACE] == at.NEW:
+        known += 1
+        computed = prompt[request]
+    size = blocks_for(e, computed + min(known - computed, e[at.BUDGET]))
     if e[at.RESERVE]:
         size = blocks_for(e, final_tokens(prompt[request], cut[request]))
     if e[at.FULL_PROMPT]:

@@ -14,7 +14,7 @@ import llvmlite.ir
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.parts import PART
+from fairreplay.sandbox.compiled.parts import part_at
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -109,7 +109,7 @@ def call_rank(_context: Any, address: Any, fields: Any) -> Any:  # noqa: ARG001
     return numba.types.int64(numba.types.int64, fields), generate
 
 
-@instruction(lambda address, e, *numbers: PART(int(address))(e.ctypes.data, *map(int, numbers)))
+@instruction(lambda address, e, *numbers: part_at(int(address))(e.ctypes.data, *map(int, numbers)))
 def call_part(_context: Any, address: Any, e: Any, what: Any, queue: Any, request: Any, number: Any) -> Any:  # noqa: ARG001
     """Call another part (``parts``) by its address: it takes the address of ``e`` and four int64, returns an int64."""
 
@@ -201,3 +201,13 @@ def trailing_zeros(_context: Any, _number: Any) -> Any:
         return builder.cttz(arguments[0], numba.core.cgutils.true_bit)
 
     return numba.types.int64(numba.types.int64), generate
+
+
+@instruction(lambda number: np.uint64(int(number) & 2**64 - 1))
+def unsigned(_context: Any, _number: Any) -> Any:
+    """The uint64 of the same bits."""
+
+    def generate(_context: Any, _builder: Any, _signature: Any, arguments: Any) -> Any:
+        return arguments[0]
+
+    return numba.types.uint64(numba.types.int64), generate

@@ -192,10 +192,39 @@ SETTINGS = LINKS + 43 * LINK
     QUEUE_LIMIT,  # NO_CAP if there is none
     TENANT_LIMIT,
     QUEUE_TIME,
+    BY_COST,  # wfq: 1 if prompts are charged with their cost
+    DRAFT_PS,  # what a draft adds to a step, the target's part included
+    VERIFY_PS,  # the target's part
     AT_PS,
-) = range(SETTINGS, SETTINGS + 53)
-SETTINGS_WIDTH = 53
-SCALARS = SETTINGS + SETTINGS_WIDTH
+) = range(SETTINGS, SETTINGS + 56)
+SETTINGS_WIDTH = 56
+
+# ---- pools, drafts, experts, precisions (``extras``): only the part ``extra_stepper`` looks at these ----
+EXTRAS = True  # ``build`` makes it false for all other parts, so that they are compiled as if there were none
+EXTRA = SETTINGS + SETTINGS_WIDTH
+(
+    HANDED_OVER,  # 1 if requests arrive with their prompt computed
+    DRAFTS,  # tokens drafted at each step of a request that decodes
+    TOKEN_COSTS,  # INDEPENDENT or SAME_EXPERTS where tokens differ in cost
+    PRECISION_SWITCH,  # 1 if all that runs has one precision
+    DROPS,  # 1 if a switch of precision drops the prefix cache
+    PRECISION,  # of the last batch, NONE at first
+) = range(EXTRA, EXTRA + 6)
+EXTRA_LINKS = EXTRA + 6
+(
+    TO_COST,  # by request
+    TO_DRAW,
+    TO_PRECISION,
+    TO_KIND,  # its type
+    TO_TENANT,
+    TO_DETAILS,  # rows of ``EngineResult.details``
+    TO_BY_KIND,
+    TO_BY_TENANT,
+) = range(EXTRA_LINKS, EXTRA_LINKS + 8 * LINK, LINK)
+SCALARS = EXTRA_LINKS + 8 * LINK
+INDEPENDENT, SAME_EXPERTS = 1, 2
+DRAFTED_COUNT, REJECTED, DECODE_STEPS_OF, WASTED, HELD_UP, IMPOSED, SWITCHED = range(7)
+ACCEPTED, MEAN, SPREAD = range(3)  # rows of TO_BY_KIND
 
 # ---- prefix caching ----
 BLOCKS = 1  # every block is kept track of (``prefix``)
@@ -217,7 +246,8 @@ RUNS = 2  # no two requests share a prefix (``segments``)
     QOSERVE,
     ROUND_ROBIN,
     RPM_LIMIT,
-) = range(14)
+    LEAST_COST,  # sjf by cost
+) = range(15)
 KEEPS_RANKS = DRR  # policies from here on are asked by address (``decider``), and these are the questions
 BEGIN, LOWEST, TURN, FINISH, FIRST_TOKEN_CAME, CHANGE = range(6)
 
@@ -233,7 +263,7 @@ BEGIN, LOWEST, TURN, FINISH, FIRST_TOKEN_CAME, CHANGE = range(6)
     ADMITTED,
     CAME_BACK,
     FIRST_TOKEN_SEEN,
-    TOKEN_SEEN,
+    TOKENS_SEEN,
     DONE_WITH,
     MAY_GIVE_WAY,
     DENIES,
@@ -277,6 +307,7 @@ RATED = 8  # its tenant's service grows by its tokens at every tick
 FIRST = 16  # its first token
 ENDING = 32  # its last token
 IDLE = 64  # nothing: its first tick as a member is still to come
+DRAFTED = IDLE  # where drafts are made, and so nothing leaps: some go with the tokens that it is given
 FLAG_BITS = 7  # above them stands the request's queue
 
 # ---- results ----
@@ -363,7 +394,8 @@ GROUP = 32  # numbers of ``ranks`` of which the least is known
 
 NONE = -1
 HORIZON_PS = 2**63 - 1 - 2 * 86_400 * 10**12  # no pass starts later: a step takes at most a day
-INDEX = 2**40 - 1  # ``index & INDEX`` is the same index, and the compiler sees that it counts from the start
+INDEX_WIDTH = 40
+INDEX = 2**INDEX_WIDTH - 1  # ``index & INDEX`` is the same index, and the compiler sees that it counts from the start
 NO_CAP = 2**62
 FOREVER = 2**63 - 1
 BEFORE_ALL = -(2**63)

@@ -26,7 +26,7 @@ from typing import Any, Final
 import llvmlite
 import llvmlite.binding as llvm
 
-from fairreplay.errors import StoreError
+from fairreplay.errors import FairReplayError
 
 PART: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *(ctypes.c_int64,) * 5)
 """How a part is called; the interpreter is free to run other threads meanwhile."""
@@ -41,15 +41,16 @@ _IMPORT: Final = re.compile(rb"^(?:    )?from fairreplay\.sandbox\.([\w.]+) impo
 class Part:
     module: str
     function: str
-    always: bool = False
-    """Every replay needs it."""
+    extras: bool = False
+    """It is compiled with what ``extras`` adds."""
 
 
 PARTS: Final = {
-    "kernel": Part("kernel", "advance", always=True),
-    "stepper": Part("stepper", "step", always=True),
+    "kernel": Part("kernel", "advance"),
+    "stepper": Part("stepper", "step"),
     "decider": Part("decider", "decide"),
     "control": Part("control", "control"),
+    "extra_stepper": Part("stepper", "step", extras=True),
 }
 
 
@@ -100,12 +101,11 @@ def _processor() -> str:
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
-def missing(names: list[str] | None = None) -> list[str]:
-    """Those parts that are still to be compiled; without names: of the parts that every replay needs."""
+def missing(names: list[str]) -> list[str]:
+    """Those parts that are still to be compiled."""
+    folder = cache_folder()
     if is_python():
         return []
-    folder = cache_folder()
-    names = [name for name, part in PARTS.items() if part.always] if names is None else names
     return [name for name in names if name not in _LOADED and not (folder and (folder / _file_name(name)).is_file())]
 
 
@@ -116,7 +116,7 @@ def compile_parts(names: list[str]) -> None:
     """Compile parts at the same time and keep them.
 
     Raises:
-        StoreError: a part could not be compiled, or there is no folder to work in.
+        FairReplayError: a part could not be compiled, or there is no folder to work in.
     """
     folder = cache_folder()
     with tempfile.TemporaryDirectory(prefix="fairreplay-", dir=folder) as scratch:
@@ -125,13 +125,13 @@ def compile_parts(names: list[str]) -> None:
             _out, trouble = process.communicate()
             if process.returncode != 0:
                 last = trouble.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {process.returncode}"]
-                raise StoreError(f"the engine's part {name} could not be compiled: {last[0]}")
+                raise FairReplayError(f"the engine's part {name} could not be compiled: {last[0]}")
         for name, target in targets.items():
             if folder is None:
                 _LOADED[name] = _load(target.read_bytes())
                 continue
             kept = folder / _file_name(name)
-            os.replace(target, kept)
+            target.replace(kept)
             for old in folder.glob(kept.name[: -len("0123456789abcdef.o")] + "*.o"):
                 if old != kept:
                     old.unlink(missing_ok=True)
@@ -160,6 +160,8 @@ def _builds(targets: dict[str, Path]) -> Iterator[subprocess.Popen[bytes]]:
 _LOADED: Final[dict[str, int]] = {}
 _ENGINES: Final[list[Any]] = []
 """What machine code lives in, as long as the process."""
+_PYTHON: Final[list[Any]] = []
+"""The parts as they were written, in place of machine code: their index stands for an address."""
 _LOCK: Final = threading.Lock()
 
 
@@ -172,7 +174,9 @@ def address_of(name: str) -> int:
     """Where the machine code of a part is; compiled first where that has not been done."""
     with _LOCK:
         if name not in _LOADED and is_python():
-            _LOADED[name] = _python(name)
+            function = getattr(importlib.import_module(f"{PACKAGE}.{PARTS[name].module}"), PARTS[name].function)
+            _LOADED[name] = len(_PYTHON)
+            _PYTHON.append(function)
         if missing([name]):
             compile_parts([name])
         if name not in _LOADED:
@@ -184,7 +188,12 @@ def address_of(name: str) -> int:
 
 def part(name: str) -> Callable[[int, int, int, int, int], int]:
     """A part to be called from Python."""
-    return PART(address_of(name))
+    return part_at(address_of(name))
+
+
+def part_at(address: int) -> Callable[[int, int, int, int, int], int]:
+    """The part at an address that ``address_of`` gave."""
+    return _PYTHON[address] if is_python() else PART(address)
 
 
 def target_machine() -> Any:
@@ -204,10 +213,3 @@ def _load(code: bytes) -> int:
     engine.finalize_object()
     _ENGINES.append(engine)
     return int(engine.get_function_address(ENTRY))
-
-
-def _python(name: str) -> int:
-    function = getattr(importlib.import_module(f"{PACKAGE}.{PARTS[name].module}"), PARTS[name].function)
-    called = PART(function)
-    _ENGINES.append(called)
-    return int(ctypes.cast(called, ctypes.c_void_p).value or 0)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import compiled, inlined
+from fairreplay.sandbox.compiled.jit import compiled, inlined, unsigned
 from fairreplay.sandbox.engine import Int64s
 
 
 @inlined
 def _bucket(table: Int64s, key: int) -> int:
-    spread = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    spread = unsigned(key) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(spread >> np.uint64(20)) & (len(table) // 2 - 1)
 
 
@@ -244,6 +244,15 @@ def resize_cache(e: Int64s, blocks: Int64s, table: Int64s, size: int) -> None:
 
 
 @compiled
+def forget_all(e: Int64s, blocks: Int64s, table: Int64s) -> None:
+    """Nothing is cached any more; nobody holds a block, and their order stays."""
+    for block in range(at.BLOCK, e[at.NEXT_BLOCK], at.BLOCK):
+        blocks[block + at.IS_CACHED] = 0
+    for place in range(len(table)):
+        table[place] = 0
+
+
+@compiled
 def first_blocks(e: Int64s, blocks: Int64s, size: int) -> None:
     """An empty cache: the free list in order."""
     e[at.CACHE_BLOCKS] = size
@@ -266,8 +275,8 @@ def number_chains(prefix_start: Int64s, prefix_ids: Int64s, table: Int64s, chain
         parent = -1
         for position in range(prefix_start[request], prefix_start[request + 1]):
             name = prefix_ids[position]
-            spread = (np.uint64(parent) * np.uint64(0x9E3779B97F4A7C15)) ^ (
-                np.uint64(name) * np.uint64(0xC2B2AE3D27D4EB4F)
+            spread = (unsigned(parent) * np.uint64(0x9E3779B97F4A7C15)) ^ (
+                unsigned(name) * np.uint64(0xC2B2AE3D27D4EB4F)
             )
             spread = (spread ^ (spread >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
             entry = np.int64(spread >> np.uint64(20)) & mask

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import compiled
+from fairreplay.sandbox.compiled.jit import compiled, vector
 from fairreplay.sandbox.compiled.service import (
     inverse_weight,
     mark_stale,
@@ -21,6 +21,7 @@ from fairreplay.sandbox.compiled.service import (
     standing,
 )
 from fairreplay.sandbox.engine import Int32s, Int64s
+from fairreplay.sandbox.extras import MICRO
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, LOG_TABLE
 
 LOGS = np.array(LOG_TABLE, np.int64)
@@ -259,6 +260,8 @@ def _refresh_head(
     elif policy == at.QUANTILE:
         other = arrival[request] + queues[owner + at.TARGET]
         rank = _with_service(e, queues, queue, other)
+    elif policy == at.LEAST_COST:
+        rank = vector(e, at.TO_COST)[request]
     elif policy == at.QOSERVE:
         deadline = arrival[request] + queues[queue + at.TARGET]
         rank = at.BEFORE_ALL + deadline + e[at.ALPHA] * prompt[request]
@@ -357,7 +360,10 @@ def take_turn(
         kept[request * at.KEPT + at.KEPT_TAG] = tag
         kept[request * at.KEPT + at.KEPT_EXPECTED] = expected
         kept[request * at.KEPT + at.KEPT_INVERSE] = inverse
-        units = e[at.PROMPT_COST] * prompt[request] + e[at.OUTPUT_COST] * expected
+        tokens = prompt[request]
+        if e[at.BY_COST]:
+            tokens = vector(e, at.TO_COST)[request] // MICRO
+        units = e[at.PROMPT_COST] * tokens + e[at.OUTPUT_COST] * expected
         queues[owner + at.SERVICE] = tag + units * inverse
     else:
         return

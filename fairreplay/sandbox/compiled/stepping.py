@@ -5,6 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.extras import (
+    draft_step_ps,
+    has_other_precision,
+    mark_drafts,
+    more_tokens,
+    switch_precision,
+    token_ps,
+)
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import (
     append_running,
@@ -89,7 +97,10 @@ def schedule_running(
             slot = run[slot + at.NEXT] & at.INDEX
             continue
         computed = run[slot + at.COMPUTED]
-        tokens = min(min(_todo(run, slot), cap), min(budget, e[at.MODEL_LEN] - computed - 1))
+        todo = _todo(run, slot)
+        if at.EXTRAS and e[at.DRAFTS] > 0 and todo > 0:
+            todo += more_tokens(e, run, slot, is_prefilling(run, slot))
+        tokens = min(min(todo, cap), min(budget, e[at.MODEL_LEN] - computed - 1))
         if tokens <= 0:
             slot = run[slot + at.NEXT] & at.INDEX
             continue
@@ -129,6 +140,8 @@ def schedule_running(
                     min(computed + tokens, run[slot + at.KNOWN]),
                 )  # fmt: skip
             run[slot + at.TOKENS] = tokens
+            if at.EXTRAS and e[at.DRAFTS] > 0:
+                mark_drafts(run, slot, is_prefilling(run, slot))
             batch[e[at.BATCH] & at.INDEX] = slot
             e[at.BATCH] += 1
             budget -= tokens
@@ -172,7 +185,14 @@ def try_head(
         known = kept[request * at.KEPT + at.KEPT_KNOWN]
     hit = 0
     evictable = 0
-    if e[at.PREFIX]:
+    finds = e[at.PREFIX] != 0
+    if at.EXTRAS and has_other_precision(e, request):
+        if e[at.RUNNING] > 0:
+            return at.NONE, 0, 0
+        if e[at.DROPS] > 0:
+            finds = False
+            e[at.HIT] = 0
+    if finds:
         if e[at.PREFIX] == at.BLOCKS:
             look_up(e, blocks, table, found, chains, prefix_start, prefix_tokens, prompt, request, known)
         else:
@@ -180,16 +200,20 @@ def try_head(
         hit = e[at.HIT]
         evictable = e[at.EVICTABLE]
     cached = hit * e[at.BLOCK_SIZE]
+    computed = cached
     if e[at.CONTROL]:
-        cached = max(cached, tell(e, at.IN_HOST, request, 0))
-    wanted = min(known - cached, e[at.CAP])
+        computed = max(cached, tell(e, at.IN_HOST, request, 0))
+    if at.EXTRAS and e[at.HANDED_OVER] > 0 and way[request * at.WAY + at.PLACE] == at.NEW:
+        known += 1
+        computed = prompt[request]
+    wanted = min(known - computed, e[at.CAP])
     if wanted > budget and e[at.CHUNKED] == 0:
         return at.NONE, 0, 0
     tokens = min(wanted, budget)
     if e[at.RESERVE]:
         size = blocks_for(e, final_tokens(prompt[request], cut[request]))
     else:
-        size = blocks_for(e, cached + tokens)
+        size = blocks_for(e, computed + tokens)
     checked = size
     if e[at.FULL_PROMPT]:
         checked = max(size, blocks_for(e, known))
@@ -264,6 +288,8 @@ def admit(
             return
         remove_head(e, queues, active, way, prompt, cut, queue)
         slot = seat(e, run, free_slots, out, kept, way, prompt, cut, queue, request)
+        if at.EXTRAS and e[at.PRECISION_SWITCH] > 0:
+            switch_precision(e, blocks, table, request)
         cached = 0
         if e[at.PREFIX] == at.RUNS:
             cached = seat_run(e, run, kept, blocks, slot, request, size)
@@ -285,6 +311,10 @@ def admit(
         if e[at.CONTROL]:
             cached = let_in(e, run, slot, request, cached)
         run[slot + at.COMPUTED] = cached
+        if at.EXTRAS and e[at.HANDED_OVER] > 0 and run[slot + at.FLAGS] & at.RESUMED == 0:
+            run[slot + at.KNOWN] = prompt[request] + 1
+            run[slot + at.COMPUTED] = prompt[request]
+            run[slot + at.BEST] = prompt[request]
         run[slot + at.TOKENS] = tokens
         if run[slot + at.FLAGS] & at.RESUMED == 0:
             out[at.CACHED, request] = cached
@@ -374,6 +404,7 @@ def start(e: Int64s, run: Int64s, batch: Int64s, out: Int64s, flights: Int64s) -
     progress = False
     flight = (e[at.FIRST_FLYING] + e[at.FLYING]) & 1
     outputs = 0
+    drawn_ps = np.int64(0)  # what tokens cost whose experts differ
     for place in range(e[at.BATCH]):
         slot = batch[place] & at.INDEX
         request = run[slot + at.REQUEST] & at.INDEX
@@ -393,18 +424,28 @@ def start(e: Int64s, run: Int64s, batch: Int64s, out: Int64s, flights: Int64s) -
             progress = True
             run[slot + at.BEST] = after
         context += after
+        samples = after - run[slot + at.KNOWN] - run[slot + at.IN_FLIGHT] + 1
+        if at.EXTRAS and e[at.TOKEN_COSTS] > 0:
+            drawn_ps += token_ps(e, run, slot, is_prefilling(run, slot))
         run[slot + at.COMPUTED] = after
-        if after == run[slot + at.KNOWN] + run[slot + at.IN_FLIGHT]:
+        if samples > 0:
             flights[flight, 2 * outputs + 2] = request
             flights[flight, 2 * outputs + 3] = slot
+            if at.EXTRAS and e[at.DRAFTS] > 0:
+                flights[flight, 2 * outputs + 3] = slot + (samples << at.INDEX_WIDTH)
             outputs += 1
             if run[slot + at.OUTPUT] != 0:
-                run[slot + at.IN_FLIGHT] += 1
+                run[slot + at.IN_FLIGHT] += samples
     if progress:
         e[at.IDLE_PASSES] = 0
     duration = (
         e[at.BASE_PS] + e[at.PREFILL_PS] * prefill_tokens + e[at.DECODE_PS] * decodes + e[at.CONTEXT_PS] * context
     )
+    if at.EXTRAS:
+        if e[at.TOKEN_COSTS] > 0:
+            duration = e[at.BASE_PS] + drawn_ps + e[at.CONTEXT_PS] * context
+        if e[at.DRAFTS] > 0:
+            duration += draft_step_ps(e, run, batch)
     if e[at.CONTROL]:
         duration += tell(e, at.STARTED, 0, total)
     e[at.BUSY_UNTIL] = max(e[at.CLOCK], e[at.BUSY_UNTIL]) + duration
@@ -458,11 +499,14 @@ def take_output(
         output = cut[request]
         first = prompt[request]
         known = run[slot + at.KNOWN] if stays else kept[request * at.KEPT + at.KEPT_KNOWN]
+        samples = np.int64(1)
+        if at.EXTRAS and e[at.DRAFTS] > 0:
+            samples = flights[flight, 2 * place + 3] >> at.INDEX_WIDTH
         if output != 0:
-            known += 1
+            known += samples
             if stays:
                 run[slot + at.KNOWN] = known
-                run[slot + at.IN_FLIGHT] -= 1
+                run[slot + at.IN_FLIGHT] -= samples
                 if not prefix or known - first >= output or full_blocks(e, known) <= run[slot + at.FILLED]:
                     pass
                 elif not by_block:
@@ -476,9 +520,9 @@ def take_output(
                 kept[request * at.KEPT + at.KEPT_KNOWN] = known
             if by_service:
                 queue = queue_of(e, queue_rows, request)
-                charge(e, queues, weights, request_weight, queue, request, np.int64(1), e[at.OUTPUT_COST])
+                charge(e, queues, weights, request_weight, queue, request, samples, e[at.OUTPUT_COST])
             if e[at.CONTROL]:
-                tell(e, at.TOKEN_SEEN, request, 0)
+                tell(e, at.TOKENS_SEEN, request, samples)
         if known - first <= 1:
             out[at.FIRST_TOKEN, request] = clock
             if e[at.CONTROL]:

@@ -141,9 +141,9 @@ def first_token(c: Ints, s: Ints, t: Ints, ticket: int, now_ps: int) -> None:
     count_first_token(c, s, source, now_ps - t[ticket * at.TICKET + at.ARRIVED])
 
 
-def token(c: Ints, s: Ints, t: Ints, ticket: int) -> None:
-    """A ticket was given an output token."""
-    count_served(c, s, t[ticket * at.TICKET + at.OF] * at.SOURCE, c[at.OUTPUT_COST])
+def tokens(c: Ints, s: Ints, t: Ints, ticket: int, count: int) -> None:
+    """A ticket was given output tokens."""
+    count_served(c, s, t[ticket * at.TICKET + at.OF] * at.SOURCE, count * c[at.OUTPUT_COST])
 
 
 def finish(c: Ints, t: Ints, ticket: int) -> None:

@@ -71,8 +71,8 @@ class Gate:
     def first_token(self, ticket: int, now_ps: int) -> None:
         door.first_token(self.c, self._s, self._t, ticket, now_ps)
 
-    def token(self, ticket: int) -> None:
-        door.token(self.c, self._s, self._t, ticket)
+    def tokens(self, ticket: int, count: int) -> None:
+        door.tokens(self.c, self._s, self._t, ticket, count)
 
     def finish(self, ticket: int) -> None:
         door.finish(self.c, self._t, ticket)
@@ -129,6 +129,9 @@ def tickets_of(source: Workload, most: int) -> Workload:
         prefix_start=np.zeros(most + 1, np.int64),
         prefix_ids=np.zeros(0, np.int64),
         over_limit=None,
+        draw=None if source.draw is None else nothing.copy(),
+        cost=None if source.cost is None else nothing.copy(),
+        precision=None if source.precision is None else nothing.copy(),
         source=source,
         of=nothing.copy(),
     )
@@ -140,10 +143,19 @@ def copy_ticket(tickets: Workload, source: Workload, ticket: int, request: int) 
     tickets.of[ticket] = request
     for name in ("prompt_tokens", "output_tokens", "priority", "tenant", "type", "request_weight"):
         getattr(tickets, name)[ticket] = getattr(source, name)[request]
+    for name in ("draw", "cost", "precision"):
+        if getattr(source, name) is not None:
+            getattr(tickets, name)[ticket] = getattr(source, name)[request]
 
 
 def of_requests(
-    by_ticket: Mapping[str, Int64s], t: Int64s, events: Int64s, requests: int, steps: int, end_ps: int
+    by_ticket: Mapping[str, Int64s],
+    details: Mapping[str, Int64s],
+    t: Int64s,
+    events: Int64s,
+    requests: int,
+    steps: int,
+    end_ps: int,
 ) -> EngineResult:
     """What became of each request in the end, from the columns of ``EngineResult`` by ticket and the rows ``t``.
 
@@ -168,4 +180,5 @@ def of_requests(
         attempts=t[last, at.ATTEMPT],
         refusals=np.stack(refusals, axis=1),
         events=events,
+        details={name: column[last] for name, column in details.items()},
     )

@@ -149,8 +149,11 @@ TYPE: Final = 8
     S_CUT,  # output that fits into the model's length
     S_PRIORITY,
     S_WEIGHT,
-) = range(9)
-SOURCE: Final = 9
+    S_COST,
+    S_DRAW,
+    S_PRECISION,
+) = range(12)
+SOURCE: Final = 12
 
 # ---- by ticket ----
 (

@@ -84,6 +84,12 @@ class Policy:
     def on_queue_filled(self, tenant: int) -> None:
         """A request of ``tenant`` has joined its queues, which were all empty."""
 
+    def prompt_cost(self, request: int) -> int:
+        """Prompt tokens, or what they are expected to cost in millionths of a token where the policy counts costs."""
+        counted = self.workload.cost if self.spec.by_cost else self.workload.prompt_tokens
+        assert counted is not None
+        return int(counted[request])
+
     def inverse_weight(self, request: int) -> int:
         """Scaled inverse weight that this request is charged with: its own if it carries one, else its tenant's."""
         own = int(self.workload.request_weight[request])

@@ -1,4 +1,4 @@
-"""Shortest prompt first: a rule that starves long requests."""
+"""Shortest prompt first, or the one expected to cost least: a rule that starves long requests."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ class Sjf(Policy):
     threshold_unit = 1
 
     def rank(self, request: int) -> int:
-        return int(self.workload.prompt_tokens[request])
+        return self.prompt_cost(request)

@@ -9,6 +9,7 @@ that is corrected when it finishes, at the weight that it was charged with.
 from __future__ import annotations
 
 from fairreplay.sandbox.engine import PolicySpec, Workload
+from fairreplay.sandbox.extras import MICRO
 from fairreplay.sandbox.policies.base import Policy
 
 
@@ -52,7 +53,7 @@ class Wfq(Policy):
         if not self.out_of_turn(request):
             self._virtual = max(self._virtual, self._tag[tenant])
         self._charged[request] = (self._tag[tenant], expected, inverse)
-        prompt = int(self.workload.prompt_tokens[request])
+        prompt = self.prompt_cost(request) // (MICRO if self.spec.by_cost else 1)
         self._tag[tenant] += (self.spec.prompt_cost * prompt + self.spec.output_cost * expected) * inverse
 
     def on_finish(self, request: int, outputs: int) -> None:
