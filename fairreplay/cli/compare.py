@@ -164,7 +164,7 @@ def document(compared: Compared, found: list[Best]) -> dict[str, Any]:
             }
             for one in found
         ],
-        "controls": compared.controls,
+        **({"controls": compared.controls} if compared.controls else {}),
         "assumptions": list(compared.assumptions),
     }
 

@@ -184,7 +184,7 @@ def _document(summary: ReplaySummary) -> dict[str, Any]:
         "preemptions": summary.preemptions,
         "ttft_ms": summary.ttft_ms,
         "tokens_per_s": summary.tokens_per_s,
-        "controls": summary.controls,
+        **({} if summary.controls is None else {"controls": summary.controls}),
         "engine_s": summary.engine_s,
         "requests_per_s": summary.requests / summary.engine_s if summary.engine_s > 0 else None,
         "wall_s": summary.wall_s,

@@ -47,7 +47,7 @@ from fairreplay.sandbox.plan import (
 from fairreplay.sandbox.policies import KNOW_DEADLINES
 from fairreplay.sandbox.policies.user import try_rank
 from fairreplay.sandbox.pool import Progress, Watch, run_tasks
-from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
+from fairreplay.store.replays import ATTEMPTS, REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.store.store import Store
 from fairreplay.trace.schema import TIMESTAMP
 
@@ -309,9 +309,14 @@ def _account(shard: Shard, result: EngineResult, watch: Watch | None) -> Account
 
 
 def _gathered(replicas: Sequence[Replayed]) -> Replayed:
-    rows = replicas[0].requests if len(replicas) == 1 else pl.concat(one.requests for one in replicas).sort("row")
+    rows = replicas[0].requests
+    if len(replicas) > 1:
+        rows = pl.concat((one.requests for one in replicas), how="diagonal").sort("row")
     return Replayed(
-        requests=rows.select(pl.col(name).cast(dtype) for name, dtype in REPLAY_SCHEMA.items()),
+        requests=rows.select(
+            *(pl.col(name).cast(dtype) for name, dtype in REPLAY_SCHEMA.items()),
+            *(pl.col(name).fill_null(1) for name in rows.columns if name == ATTEMPTS),
+        ),
         steps=pl.concat(one.steps for one in replicas),
         engine_s=sum(one.engine_s for one in replicas),
         accounts=tuple(account for one in replicas for account in one.accounts),
@@ -336,13 +341,9 @@ def _request_rows(load: Load, shard: Shard, result: EngineResult) -> pl.DataFram
         "recomputed_tokens": _counts(result.recomputed_tokens, pl.UInt32),
         "cached_tokens": _counts(result.cached_tokens, pl.UInt32),
         "computed_tokens": _counts(result.computed_tokens, pl.UInt32),
-        "attempts": _counts(result.attempts, pl.UInt16) if len(result.attempts) else _once(len(shard.rows)),
+        **({ATTEMPTS: _counts(result.attempts, pl.UInt16)} if shard.plan.controls else {}),
     }
     return pl.DataFrame(columns)
-
-
-def _once(count: int) -> pl.Series:
-    return pl.Series([1], dtype=pl.UInt16).new_from_index(0, count)
 
 
 def _named(names: Sequence[str], codes: Int64s) -> pl.Series:

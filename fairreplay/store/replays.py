@@ -22,10 +22,12 @@ REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
     "recomputed_tokens": pl.UInt32(),
     "cached_tokens": pl.UInt32(),
     "computed_tokens": pl.UInt32(),
-    "attempts": pl.UInt16(),
 }
-"""One row per replayed request. ``reason`` is why it was refused or left; empty = none. ``attempts`` is how often it
-arrived; where it came back the rest is said of the last time."""
+"""One row per replayed request. ``reason`` is why it was refused or left; empty = none."""
+
+ATTEMPTS: Final = "attempts"
+"""Of a replay with controls one more column, UInt16: how often the request arrived. Where it came back, the others are
+about the last time."""
 
 STEP_SCHEMA: Final[dict[str, pl.DataType]] = {
     "model": pl.String(),

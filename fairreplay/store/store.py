@@ -32,7 +32,7 @@ from fairreplay.store.files import (
     sha256_of,
 )
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_manifest, write_manifest
-from fairreplay.store.replays import CONTROL_SCHEMA, REPLAY_SCHEMA, ROW_GROUP_ROWS, STEP_SCHEMA, check_columns
+from fairreplay.store.replays import ATTEMPTS, CONTROL_SCHEMA, REPLAY_SCHEMA, ROW_GROUP_ROWS, STEP_SCHEMA, check_columns
 from fairreplay.trace.reject import Reject
 from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA
 
@@ -298,7 +298,7 @@ class Store:
         name = f"{meta['policy']}-{meta['config_hash']}"
         if not _REPLAY_NAME.fullmatch(name):
             raise UsageError(f"policy name {meta['policy']!r}: only letters, digits, '_', '-', '+', '.' and ':'")
-        check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
+        check_columns(requests.drop(ATTEMPTS, strict=False), REPLAY_SCHEMA, "a replay's requests")
         check_columns(steps, STEP_SCHEMA, "a replay's steps")
         if controls is not None:
             check_columns(controls, CONTROL_SCHEMA, "a replay's controls")
@@ -333,7 +333,7 @@ class Store:
         return meta
 
     def replay_requests(self, name: str) -> pl.DataFrame:
-        """One row per request of the replay: ``REPLAY_SCHEMA``."""
+        """One row per request of the replay: ``REPLAY_SCHEMA``, with controls ``ATTEMPTS`` too."""
         return self._replay_frame(name, "requests.parquet", REPLAY_SCHEMA)
 
     def replay_file(self, name: str) -> Path:
@@ -354,9 +354,10 @@ class Store:
         path = self._replay_file(name, file)
         frame = _collect(_scan(path), path)
         try:
-            return check_columns(frame, schema, path.name)
+            check_columns(frame.drop(ATTEMPTS, strict=False), schema, path.name)
         except TypeError:
             raise StoreError(f"{path}: damaged (other columns); run 'fairreplay replay' again") from None
+        return frame
 
     def _replay_file(self, name: str, file: str) -> Path:
         names = self.replay_names()

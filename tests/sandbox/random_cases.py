@@ -89,7 +89,7 @@ def controlled(seed: int, **fixed: object) -> tuple[Workload, Plan]:
 
     settings = []
     for at_ps, state in plan.settings:
-        threshold = int(rng.choice([0, 2, 30])) if state.policy.name in YIELDING and rng.random() < 0.4 else None
+        threshold = int(rng.choice([0, 2, 30])) if state.policy.name in YIELDING and rng.random() < 0.8 else None
         slower = tuple((a * scale, b * scale, c * scale) for a, b, c in state.policy.slo_ps)
         spec = replace(state.policy, preemption_threshold=threshold, slo_ps=slower)
         limits = {

@@ -20,8 +20,6 @@ PARTS = 4
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_cases_under_controls_are_equal_to_the_bit(part: int) -> None:
     """All policies and controls in combination; floors, prefix caching, async, prefill first, tight caches, changes."""
-    seen: set[int] = set()
-    refused: set[int] = set()
     for seed in range(part * CASES // PARTS, (part + 1) * CASES // PARTS):
         work, the_plan = controlled(seed)
         plain = reference.run(work, the_plan)
@@ -31,11 +29,19 @@ def test_random_cases_under_controls_are_equal_to_the_bit(part: int) -> None:
         count = np.bincount(returns[:, 0], minlength=len(work))
         assert the_plan.controls is not None
         assert (plain.attempts == np.minimum(1 + count, 1 + the_plan.controls.retries)).all()
-        seen |= set(plain.events[:, at.E_WHAT].tolist())
-        refused |= set(returns[:, 3].tolist())
+
+
+def test_everything_happens_in_these_cases() -> None:
+    seen: set[int] = set()
+    refused: set[int] = set()
+    for seed in range(CASES):
+        result = compiled.run(*controlled(seed))
+        seen |= set(result.events[:, at.E_WHAT].tolist())
+        refused |= set(result.refusals[:, 3].tolist())
     everything = {at.RATE_SET, at.VOLUNTARY_PREEMPTED, at.PREEMPTION_DENIED_SEEN, at.SWAPPED_OUT, at.SWAPPED_IN}
     everything |= {at.SWAP_FULL, at.MODE_SET, at.THROTTLED, at.ISOLATED, at.LONG_ADMITTED}
-    assert (seen, refused) == (everything, set(COME_BACK))
+    assert seen == everything
+    assert refused >= set(COME_BACK)
 
 
 def test_controls_that_bind_nobody_change_no_case() -> None:
