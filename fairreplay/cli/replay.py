@@ -13,14 +13,15 @@ from fairreplay.cli.console import note, out, out_json, printable, progress, tab
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
+    EngineOption,
     JsonOption,
     QuietOption,
     SinceOption,
     StoreOption,
     UntilOption,
-    cores,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.defaults import cores
+from fairreplay.config.instants import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def replay(
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Threads over replicas and policies [default: all cores].")
     ] = None,
+    engine: EngineOption = "local",
     emit: Annotated[
         str | None,
         typer.Option("--emit", help='Write every step to -o: "steps" (JSON lines) or "perfetto" (for its viewer).'),
@@ -84,7 +86,7 @@ def replay(
         note(warning, quiet=quiet)
     note_compilation(policies, settings, quiet=quiet)
     with progress("replay", "requests", quiet=quiet or json) as told:
-        summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), progress=told)
+        summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), engine=engine, progress=told)
     emitted = None
     if emit is not None and output is not None:
         from fairreplay.sandbox.emit import emit_steps
@@ -147,11 +149,12 @@ def note_compilation(policies: Sequence[str] = (), settings: Config | None = Non
 
     extras = settings is not None and settings.has_extras()
     controls = settings is not None and settings.has_controls()
-    if is_compiled(policies, extras, controls):
+    pools = settings is not None and settings.has_pools()
+    if is_compiled(policies, extras, pools, controls):
         return
     note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
     started = time.monotonic()
-    compile_engine(policies, extras, controls)
+    compile_engine(policies, extras, pools, controls)
     note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 

@@ -86,6 +86,8 @@ class Cost(Table):
     prompt: float = Field(1.0, ge=0)
     output: float = Field(2.0, ge=0)
     cached: float = Field(0.0, ge=0)
+    correction: float = Field(0.05, gt=0, le=1)
+    """Weight of the newest ratio in the online correction of cost estimates (``metrics.costs``)."""
 
 
 STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
@@ -545,7 +547,10 @@ class Config(Table):
         """Whether there are pools, drafts, experts or precisions anywhere."""
         tables = (self.cluster, *self.models.values())
         drafts = self.speculative is not None and self.speculative.draft_tokens > 0
-        return drafts or self.moe is not None or any(one.disaggregated or one.precision_switch for one in tables)
+        return drafts or self.moe is not None or self.has_pools() or any(one.precision_switch for one in tables)
+
+    def has_pools(self) -> bool:
+        return any(table.disaggregated for table in (self.cluster, *self.models.values()))
 
     def has_controls(self) -> bool:
         """Whether anything may hold requests back around the scheduler: retries, limits, backpressure and so on."""

@@ -128,7 +128,7 @@ def _run(
         return _run_pools(workload, plan, leap, progress, second_offset_ps)
     _check_counters(workload, plan)
     has_extras = workload.handed_over or plan.has_extras()
-    leap = leap and not has_extras
+    leap = leap and not plan.has_extras()
     if not plan.settings[0][1].enable_prefix_caching:
         prefix_caching = 0
     elif leap and plan.controls is None and not _shares_prefixes(workload):
@@ -303,7 +303,7 @@ def _run_plan(
     }
     details = _add_extras(e, arrays, workload, first) if has_extras else {}
     linked = _link(e, arrays)
-    advance = part("kernel")
+    advance = part("extra_kernel" if workload.handed_over else "kernel")
     happened: list[Int64s] = []
     done = 0
     while not done:
@@ -414,10 +414,13 @@ def _add_extras(
     return details | ({"switched": counts[at.SWITCHED]} if state.precision_switch else {})
 
 
-def needed_parts(policies: Iterable[str], extras: bool = False, controls: bool = False) -> list[str]:
-    """The parts that replays under ``policies`` call, with what ``Plan.has_extras`` tells, and with controls."""
+def needed_parts(
+    policies: Iterable[str], extras: bool = False, pools: bool = False, controls: bool = False
+) -> list[str]:
+    """The parts that replays under ``policies`` call, with what ``Plan.has_extras`` tells, two pools among it."""
     ranked = ["decider"] if KEEP_RANKS.intersection(policies) or (extras and "sjf" in policies) else []
-    return ["kernel", "stepper", *ranked, *(["extra_stepper"] if extras else []), *(["control"] if controls else [])]
+    beyond = (["extra_stepper"] if extras else []) + (["extra_kernel"] if pools else [])
+    return ["kernel", "stepper", *ranked, *beyond, *(["control"] if controls else [])]
 
 
 def _link(e: Int64s, arrays: dict[int, Int64s | Int32s]) -> dict[int, Any]:
@@ -628,7 +631,8 @@ def _fill_settings(
         at.VICTIM: VICTIM_CODES[victim_rule(settings)],
         at.APART: queues.apart,
         at.BY_NAME: spec.name in ("vtc", "wfq", "wfq+edf"),
-        at.LISTENS: spec.name in ("wfq", "wfq+edf", "quantile"),
+        at.BOTH_HALVES: spec.name in ("wfq+edf", "quantile", "qoserve"),
+        at.LISTENS: {"wfq": at.FINISHES, "wfq+edf": at.FINISHES, "quantile": at.FIRST_TOKENS}.get(spec.name, 0),
         at.ARRIVALS: (spec.lift and counts_service(spec))
         or spec.name in ("wfq", "wfq+edf", "rpm-limit")
         or settings.queue_limit > 0

@@ -175,7 +175,8 @@ SETTINGS = LINKS + 43 * LINK
     VICTIM,
     APART,  # 1 if tenants have entries of their own beside their queues
     BY_NAME,  # 1 if equal ranks of two tenants go by name
-    LISTENS,  # 1 if the policy hears of first tokens and finishes
+    BOTH_HALVES,  # 1 if the second half of ``ranks`` is used
+    LISTENS,  # of what the policy hears: FIRST_TOKENS, FINISHES
     ARRIVALS,  # 1 if what happens at an arrival depends on when it is
     TENANTS,
     QUANTUM,  # drr: scaled like service
@@ -196,10 +197,10 @@ SETTINGS = LINKS + 43 * LINK
     DRAFT_PS,  # what a draft adds to a step, the target's part included
     VERIFY_PS,  # the target's part
     AT_PS,
-) = range(SETTINGS, SETTINGS + 56)
-SETTINGS_WIDTH = 56
+) = range(SETTINGS, SETTINGS + 57)
+SETTINGS_WIDTH = 57
 
-# ---- pools, drafts, experts, precisions (``extras``): only the part ``extra_stepper`` looks at these ----
+# ---- pools, drafts, experts, precisions (``extras``): only ``extra_stepper`` and ``extra_kernel`` look at these ----
 EXTRAS = True  # ``build`` makes it false for all other parts, so that they are compiled as if there were none
 EXTRA = SETTINGS + SETTINGS_WIDTH
 (
@@ -250,6 +251,7 @@ RUNS = 2  # no two requests share a prefix (``segments``)
 ) = range(15)
 KEEPS_RANKS = DRR  # policies from here on are asked by address (``decider``), and these are the questions
 BEGIN, LOWEST, TURN, FINISH, FIRST_TOKEN_CAME, CHANGE = range(6)
+FIRST_TOKENS, FINISHES = 1, 2
 
 # ---- what controls are asked and told ----
 (
@@ -390,7 +392,8 @@ SUMS = 6
 ROW = 8  # second, class, sums
 
 PLACES_MIN = 64 * 64  # of the calendar
-GROUP = 32  # numbers of ``ranks`` of which the least is known
+GROUP_BITS = 5
+GROUP = 1 << GROUP_BITS  # numbers of ``ranks`` of which the least is known
 
 NONE = -1
 HORIZON_PS = 2**63 - 1 - 2 * 86_400 * 10**12  # no pass starts later: a step takes at most a day

@@ -51,6 +51,7 @@ PARTS: Final = {
     "decider": Part("decider", "decide"),
     "control": Part("control", "control"),
     "extra_stepper": Part("stepper", "step", extras=True),
+    "extra_kernel": Part("kernel", "advance", extras=True),
 }
 
 

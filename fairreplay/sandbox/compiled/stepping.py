@@ -311,10 +311,8 @@ def admit(
         if e[at.CONTROL]:
             cached = let_in(e, run, slot, request, cached)
         run[slot + at.COMPUTED] = cached
-        if at.EXTRAS and e[at.HANDED_OVER] > 0 and run[slot + at.FLAGS] & at.RESUMED == 0:
-            run[slot + at.KNOWN] = prompt[request] + 1
-            run[slot + at.COMPUTED] = prompt[request]
-            run[slot + at.BEST] = prompt[request]
+        if at.EXTRAS and e[at.HANDED_OVER] > 0:
+            hand_over(run, slot)
         run[slot + at.TOKENS] = tokens
         if run[slot + at.FLAGS] & at.RESUMED == 0:
             out[at.CACHED, request] = cached
@@ -368,6 +366,15 @@ def seat(
     run[slot + at.FLAGS] = flags | (queue << at.FLAG_BITS)
     way[request * at.WAY + at.PLACE] = slot
     return slot
+
+
+@compiled
+def hand_over(run: Int64s, slot: int) -> None:
+    """The prompt was computed elsewhere, and gave the first output token."""
+    if run[slot + at.FLAGS] & at.RESUMED == 0:
+        run[slot + at.KNOWN] = run[slot + at.PROMPT] + 1
+        run[slot + at.COMPUTED] = run[slot + at.PROMPT]
+        run[slot + at.BEST] = run[slot + at.PROMPT]
 
 
 @compiled
@@ -527,11 +534,11 @@ def take_output(
             out[at.FIRST_TOKEN, request] = clock
             if e[at.CONTROL]:
                 tell(e, at.FIRST_TOKEN_SEEN, request, 0)
-            if e[at.LISTENS]:
+            if e[at.LISTENS] & at.FIRST_TOKENS:
                 queue = queue_of(e, queue_rows, request)
                 ask(e, at.FIRST_TOKEN_CAME, queue, request, clock)
         if known - first >= output:
-            if e[at.LISTENS]:
+            if e[at.LISTENS] & at.FINISHES:
                 ask(e, at.FINISH, queue_of(e, queue_rows, request), request, output)
             if e[at.CONTROL]:
                 tell(e, at.DONE_WITH, request, 0)
