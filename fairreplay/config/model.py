@@ -552,6 +552,17 @@ class Config(Table):
     def has_pools(self) -> bool:
         return any(table.disaggregated for table in (self.cluster, *self.models.values()))
 
+    def has_controls(self) -> bool:
+        """Whether anything may hold requests back around the scheduler: retries, limits, backpressure and so on."""
+        tables: list[EngineKeys] = [self.cluster, *self.models.values()]
+        tables += [change for table in (self.cluster, *self.models.values()) for change in table.changes]
+        limits = any(table.queue_time_limit_ms or table.tenant_queue_limit for table in tables)
+        own = any(tenant.queue_limit or tenant.rate_per_s for tenant in self.tenants.values())
+        preempts = any(table.preemption_threshold is not None for table in self.policies.values())
+        pressed = self.backpressure.rate_per_s is not None or self.kv_admission.long_tokens is not None
+        swaps = self.preempt.victims == "swap"
+        return bool(limits or own or preempts or pressed or swaps or self.retry.attempts or self.emergency.enabled)
+
     def commitments(self, at: datetime | None = None) -> dict[str, int]:
         """Committed tokens a month at an instant (null: by the latest commitments) of each tenant that has any."""
         found = {name: tenant.committed_at(at) for name, tenant in self.tenants.items()}

@@ -474,6 +474,8 @@ def check_plan(plan: Plan) -> None:
                 raise ValueError(f"{name} cannot change in mid-run (at {at_ps} ps)")
         if _drafting(settings) != _drafting(first):
             raise ValueError(f"speculation cannot change in mid-run (at {at_ps} ps)")
+        if settings.policy.by_cost and settings.policy.preemption_threshold is not None:
+            raise ValueError("preemption_threshold does not go with costs in place of prompt tokens")
         if plan.controls is None and (settings.queue_time_ps or settings.tenant_queue_limit):
             raise ValueError("limits of queue time and of a tenant's queue need Plan.controls")
 

@@ -49,6 +49,7 @@ PARTS: Final = {
     "kernel": Part("kernel", "advance"),
     "stepper": Part("stepper", "step"),
     "decider": Part("decider", "decide"),
+    "control": Part("control", "control"),
     "extra_stepper": Part("stepper", "step", extras=True),
     "extra_kernel": Part("kernel", "advance", extras=True),
 }
