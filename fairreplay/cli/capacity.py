@@ -21,7 +21,7 @@ from fairreplay.cli.options import (
     UntilOption,
     WindowOption,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.instants import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,9 +117,11 @@ def capacity(
 
 def text(found: Capacity) -> str:
     """The tables of every model's cluster."""
-    return "\n\n".join(
-        part for group in found.groups for part in _group(group, found, is_one_of_several=len(found.groups) > 1)
-    )
+    from textwrap import wrap
+
+    costs = "\n".join(wrap(f"Estimates: {found.costs_said}.", WIDTH_MAX))
+    parts = [part for group in found.groups for part in _group(group, found, is_one_of_several=len(found.groups) > 1)]
+    return "\n\n".join([*parts, costs])
 
 
 def _group(group: Group, found: Capacity, *, is_one_of_several: bool) -> list[str]:

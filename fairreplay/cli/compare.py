@@ -21,9 +21,9 @@ from fairreplay.cli.options import (
     StrictSamplesOption,
     UntilOption,
     WindowOption,
-    cores,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.defaults import cores
+from fairreplay.config.instants import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:

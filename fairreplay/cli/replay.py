@@ -13,14 +13,15 @@ from fairreplay.cli.console import note, out, out_json, progress, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
+    EngineOption,
     JsonOption,
     QuietOption,
     SinceOption,
     StoreOption,
     UntilOption,
-    cores,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.defaults import cores
+from fairreplay.config.instants import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def replay(
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Threads over replicas and policies [default: all cores].")
     ] = None,
+    engine: EngineOption = "local",
     emit: Annotated[
         str | None,
         typer.Option("--emit", help='Write every step to -o: "steps" (JSON lines) or "perfetto" (for its viewer).'),
@@ -84,7 +86,7 @@ def replay(
         note(warning, quiet=quiet)
     note_compilation(policies, settings, quiet=quiet)
     with progress("replay", "requests", quiet=quiet or json) as told:
-        summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), progress=told)
+        summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), engine=engine, progress=told)
     emitted = None
     if emit is not None and output is not None:
         from fairreplay.sandbox.emit import emit_steps

@@ -86,6 +86,8 @@ class Cost(Table):
     prompt: float = Field(1.0, ge=0)
     output: float = Field(2.0, ge=0)
     cached: float = Field(0.0, ge=0)
+    correction: float = Field(0.05, gt=0, le=1)
+    """Weight of the newest ratio in the online correction of cost estimates (``metrics.costs``)."""
 
 
 STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")

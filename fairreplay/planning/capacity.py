@@ -19,6 +19,7 @@ from fairreplay.causes.review import has_decisions, period_of
 from fairreplay.config.model import QUANTILES, ClusterTable, Config, Engine, Hardware, SloTtft, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.metrics import capacity as formulas
+from fairreplay.metrics.costs import CostEstimates, cost_estimates, sentence
 from fairreplay.metrics.entitlement import Floats, fair_weights
 from fairreplay.metrics.load import NEEDED
 from fairreplay.metrics.measure import models, of_model, slos_of
@@ -137,6 +138,9 @@ class Capacity:
     scr_target: float
     load_target: float
     assumed_slo: bool
+    costs: CostEstimates | None
+    """Whether the estimates hold: the log against the baseline replay."""
+    costs_said: str
     groups: tuple[Group, ...]
     assumptions: tuple[str, ...]
 
@@ -181,6 +185,7 @@ def capacity(
     targets, assumed = slos_of(rows, settled, anytime)
     if not targets:
         targets, assumed = slos_of(pl.concat(baselines.values()), settled, anytime)
+    costs = cost_estimates(rows, pl.concat(baselines.values()), settled.cost.correction)
     made = [
         _group(of_model(rows, one), baselines[one], settled, anytime, targets, one, len(groups) > 1, chosen, search,
                on_replay)
@@ -194,6 +199,8 @@ def capacity(
         scr_target=settled.capacity.scr,
         load_target=settled.capacity.load,
         assumed_slo=assumed,
+        costs=costs,
+        costs_said=sentence(costs, settled.cost.correction),
         groups=tuple(made),
         assumptions=_assumptions(rows, settled, config, assumed, groups, search),
     )
@@ -201,7 +208,7 @@ def capacity(
 
 def _columns(config: Config) -> tuple[str, ...]:
     """What a replay and its metrics read."""
-    return tuple(dict.fromkeys([*columns_needed(config), *NEEDED, *DECIDED]))
+    return tuple(dict.fromkeys([*columns_needed(config), *NEEDED, *DECIDED, "finished_at"]))
 
 
 def _instant(value: object) -> datetime:
@@ -465,8 +472,9 @@ def with_targets(config: Config, scr: float | None, load: float | None) -> Confi
 def document(found: Capacity, store: Store) -> dict[str, Any]:
     """The documented keys of ``capacity --json``; ``store_digest`` says of which content. Floats have six decimals."""
     parts = _plain(asdict(found))
-    groups = parts.pop("groups")
-    return {"store_digest": store.digest(), **parts, "groups": groups}
+    groups, costs, said = (parts.pop(name) for name in ("groups", "costs", "costs_said"))
+    costs = {"estimates": None} if costs is None else {key: costs[key] for key in costs if key != "requests"}
+    return {"store_digest": store.digest(), **parts, "costs": {"reason": said, **costs}, "groups": groups}
 
 
 def _plain(value: Any) -> Any:

@@ -119,7 +119,7 @@ def of_store(store: Store, config: Config | None) -> list[Finding]:
     """Damage, and replays that no command would use with this config."""
     found = [Finding("error", "store", fault) for fault in store.faults()]
     if not store.manifest.segments:
-        found.append(Finding("warning", "store", f"{store.path}: no request is stored"))
+        found.append(Finding("warning", "store", f"{store.place}: no request is stored"))
     if config is None:
         return found
     try:

@@ -24,6 +24,7 @@ from fairreplay.metrics.measure import Measured, models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.report import plotly_js, text
 from fairreplay.report.audit import preemption
+from fairreplay.report.costs import costs
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.heat import heat
 from fairreplay.report.levels import METRICS, THRESHOLDS, level, longest_run, minutes_below, worst
@@ -58,7 +59,6 @@ from fairreplay.report.tables import (
     tenant_rows,
     type_rows,
 )
-from fairreplay.report.versions import NO_ESTIMATES
 
 TITLE: Final = "FairReplay report"
 NO_DECISIONS: Final = (
@@ -120,7 +120,7 @@ def build(
         "preemption": audit,
         "tenants": tenant_rows(sources, groups, config),
         "types": type_rows(sources, groups),
-        "costs": {"estimates": None, "reason": NO_ESTIMATES},
+        "costs": costs(sources, config),
         "data_quality": data_quality(store, [*logged.measured.assumptions, *assumptions(config)], idle_share(sources)),
         "method": _method(config, options, store, logged),
     }

@@ -19,7 +19,7 @@ from fairreplay.report.facts import SourceFacts
 from fairreplay.report.previous import difference
 from fairreplay.report.provenance import store_facts
 from fairreplay.report.redaction import Redaction
-from fairreplay.report.schema import Document, Role, Validation
+from fairreplay.report.schema import CapacityFacts, Document, Role, Validation
 from fairreplay.store.store import Store
 
 JOBS: Final = 2
@@ -35,6 +35,8 @@ def report_document(
     validation: Validation | None = None,
     previous: Document | None = None,
     redaction: Redaction | None = None,
+    capacity: CapacityFacts | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> Document:
     """The report on the requests that arrived in the period of ``options``: the log, and every replay of it.
@@ -45,6 +47,8 @@ def report_document(
         validation: a held-out log (``report.validation``).
         previous: an earlier report (``report.previous.load_previous``); the document tells the difference to it.
         redaction: puts tenants under pseudonyms.
+        capacity: what ``fairreplay capacity`` reckoned (``report.capacity.load_capacity``).
+        engine: where counterfactuals run (``sandbox.replay.replay``).
     """
     options = period_of(store, options)
     found = sources(store, config, options)
@@ -54,7 +58,7 @@ def report_document(
         redaction = redaction.knowing({*config.tenants, *(name for names in named for name in names)})
         found = [redaction.source(source) for source in found]
         config, known = redaction.config(config), redaction.store(known)
-    found = explained(found, config, options, jobs=JOBS, progress=progress)
+    found = explained(found, config, options, jobs=JOBS, engine=engine, progress=progress)
     judged = production(found)
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]
@@ -78,6 +82,8 @@ def report_document(
             if (tables := said.get(source.name))
         ],
     )
+    if capacity is not None:
+        document["capacity"] = capacity
     if previous is not None:
         document["previous"] = difference(document, previous)
     return document if redaction is None else redaction.document(document)

@@ -371,11 +371,42 @@ class Heat(TypedDict):
     x: list[list[float | None]]
 
 
-class Costs(TypedDict):
-    """Estimated against actual cost; ``estimates`` is null where the trace has none, and ``reason`` says so."""
+class CostPart(TypedDict):
+    """One of the equal parts of the period."""
 
-    estimates: list[dict[str, float | str | None]] | None
+    start: str
+    requests: int
+    p50: float | None
+
+
+class CostEstimate(TypedDict):
+    """Ratios of actual to estimated cost of one model, type and size class (``metrics.costs.Estimate``)."""
+
+    model: str | None
+    type: str
+    size: str
+    """Prompt and output tokens."""
+    requests: int
+    mean: float
+    p10: float
+    p50: float
+    p90: float
+    p99: float
+    correction: float
+    error: float
+    error_corrected: float
+    drift: float | None
+    drifted: bool
+    parts: list[CostPart]
+
+
+class Costs(TypedDict):
+    """Estimated against actual cost; ``estimates`` is null where nothing can be compared, and ``reason`` says why."""
+
+    estimates: list[CostEstimate] | None
     reason: str
+    error: NotRequired[float | None]
+    error_corrected: NotRequired[float | None]
 
 
 class FigureChange(TypedDict):
@@ -481,6 +512,98 @@ class Reject(TypedDict):
     reason: str
     rows: int
     example: str
+
+
+class CapacityBound(TypedDict):
+    name: str
+    tokens: float | None
+    """A window, of the trace's mix."""
+    limits: str
+    limited: float | None
+    source: str
+
+
+class CapacityTenant(TypedDict):
+    """Tokens a window."""
+
+    tenant: str
+    weight: float
+    allocated: float
+    demand: float
+    peak: float
+    headroom: float
+    headroom_peak: float
+    phi: dict[str, float] | None
+
+
+class CapacityType(TypedDict):
+    type: str
+    floor: float
+    allocated: float
+    demand: float
+
+
+class CapacityCell(TypedDict):
+    tenant: str
+    type: str
+    demand: float
+    allocated: float
+
+
+class CapacityTried(TypedDict):
+    percent: int
+    replicas: int
+    scr: float | None
+    windows: int
+
+
+class CapacityFound(TypedDict):
+    answer: CapacityTried | None
+    reason: str | None
+    tried: list[CapacityTried]
+
+
+class CapacityLoad(TypedDict):
+    """What the bounds were reckoned with."""
+
+    prompt_share: float
+    context_tokens: float
+    residence_s: float
+    batch: float
+    source: str
+
+
+class CapacityGroup(TypedDict):
+    model: str | None
+    requests: int
+    replicas: int
+    b_total: float
+    b_total_source: str
+    b_alloc: float
+    bound_by: str
+    bounds: list[CapacityBound]
+    facts: CapacityLoad
+    tenants: list[CapacityTenant]
+    types: list[CapacityType]
+    table: list[CapacityCell]
+    load: CapacityFound | None
+    replicas_needed: CapacityFound | None
+
+
+class CapacityFacts(TypedDict):
+    """What ``fairreplay capacity -o`` wrote."""
+
+    store_digest: str
+    since: str
+    until: str
+    window_s: float
+    policy: str
+    scr_target: float
+    load_target: float
+    assumed_slo: bool
+    assumptions: list[str]
+    costs: Costs
+    groups: list[CapacityGroup]
 
 
 class StageRow(TypedDict):
@@ -669,5 +792,7 @@ class Document(TypedDict):
     costs: Costs
     data_quality: DataQuality
     method: Method
+    capacity: NotRequired[CapacityFacts]
+    """Where one was given."""
     cluster: NotRequired[list[ClusterFacts]]
     """Where any replay has such facts."""

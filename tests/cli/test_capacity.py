@@ -48,6 +48,7 @@ def test_json_is_the_same_bytes_every_time(place: Path) -> None:
         "load_target",
         "assumed_slo",
         "assumptions",
+        "costs",
         "groups",
     ]
     (group,) = document["groups"]
@@ -78,3 +79,16 @@ def test_mistakes_are_one_line(place: Path, arguments: list[str], message: str) 
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_document_goes_into_a_report(place: Path) -> None:
+    done = fairreplay("capacity", "--no-search", "-o", "capacity.json", cwd=place)
+    assert done.returncode == 0
+    assert "written: capacity.json" in done.stderr
+    assert (place / "capacity.json").read_text() == fairreplay("capacity", "--no-search", "--json", cwd=place).stdout
+    done = fairreplay("report", "--capacity", "capacity.json", "-o", "out.html", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((place / "out.json").read_text())["capacity"] == json.loads((place / "capacity.json").read_text())
+    assert '<section id="capacity"' in (place / "out.html").read_text(encoding="utf-8")
+    done = fairreplay("capacity", "-o", "nowhere/capacity.json", cwd=place)
+    assert (done.returncode, done.stderr) == (2, "fairreplay: -o nowhere/capacity.json: there is no folder nowhere\n")

@@ -109,7 +109,9 @@ def test_everything_stands_without_scripts() -> None:
         assert text.seconds(row["ttft_ms"]["p99"]) in page.text
     for tenant in document["tenants"]:
         assert tenant["tenant"] in page.text
-    assert "Unknown: the trace holds no cost estimates" in page.text
+    for cost in document["costs"]["estimates"] or []:
+        assert f"{cost['p50']:.3f}" in page.text
+    assert "Capacity" not in page.headings
 
 
 def test_the_check_on_an_unseen_log_stands_first() -> None:

@@ -546,7 +546,8 @@ def _fill_settings(
         at.VICTIM: VICTIM_CODES[victim_rule(settings)],
         at.APART: queues.apart,
         at.BY_NAME: spec.name in ("vtc", "wfq", "wfq+edf"),
-        at.LISTENS: spec.name in ("wfq", "wfq+edf", "quantile"),
+        at.BOTH_HALVES: spec.name in ("wfq+edf", "quantile", "qoserve"),
+        at.LISTENS: {"wfq": at.FINISHES, "wfq+edf": at.FINISHES, "quantile": at.FIRST_TOKENS}.get(spec.name, 0),
         at.ARRIVALS: (spec.lift and counts_service(spec))
         or spec.name in ("wfq", "wfq+edf", "rpm-limit")
         or settings.queue_limit > 0

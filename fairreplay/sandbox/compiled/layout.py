@@ -164,7 +164,8 @@ SETTINGS = LINKS + 37 * LINK
     VICTIM,
     APART,  # 1 if tenants have entries of their own beside their queues
     BY_NAME,  # 1 if equal ranks of two tenants go by name
-    LISTENS,  # 1 if the policy hears of first tokens and finishes
+    BOTH_HALVES,  # 1 if the second half of ``ranks`` is used
+    LISTENS,  # of what the policy hears: FIRST_TOKENS, FINISHES
     ARRIVALS,  # 1 if what happens at an arrival depends on when it is
     TENANTS,
     QUANTUM,  # drr: scaled like service
@@ -183,8 +184,8 @@ SETTINGS = LINKS + 37 * LINK
     DRAFT_PS,  # what a draft adds to a step, the target's part included
     VERIFY_PS,  # the target's part
     AT_PS,
-) = range(SETTINGS, SETTINGS + 54)
-SETTINGS_WIDTH = 54
+) = range(SETTINGS, SETTINGS + 55)
+SETTINGS_WIDTH = 55
 
 # ---- pools, drafts, experts, precisions (``extras``): only ``extra_stepper`` and ``extra_kernel`` look at these ----
 EXTRAS = True  # ``build`` makes it false for all other parts, so that they are compiled as if there were none
@@ -237,6 +238,7 @@ RUNS = 2  # no two requests share a prefix (``segments``)
 ) = range(15)
 KEEPS_RANKS = DRR  # policies from here on are asked by address (``decider``), and these are the questions
 BEGIN, LOWEST, TURN, FINISH, FIRST_TOKEN_CAME, CHANGE = range(6)
+FIRST_TOKENS, FINISHES = 1, 2
 
 LAST_VICTIM, PRIORITY_VICTIM, LEAST_VICTIM = range(3)
 
@@ -352,7 +354,8 @@ SUMS = 6
 ROW = 8  # second, class, sums
 
 PLACES_MIN = 64 * 64  # of the calendar
-GROUP = 32  # numbers of ``ranks`` of which the least is known
+GROUP_BITS = 5
+GROUP = 1 << GROUP_BITS  # numbers of ``ranks`` of which the least is known
 
 NONE = -1
 HORIZON_PS = 2**63 - 1 - 2 * 86_400 * 10**12  # no pass starts later: a step takes at most a day

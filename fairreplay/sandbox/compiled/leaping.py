@@ -213,7 +213,7 @@ def end_prefills(
                     )
             if first and not later:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
-                if e[at.LISTENS]:
+                if e[at.LISTENS] & at.FIRST_TOKENS:
                     ask(e, at.FIRST_TOKEN_CAME, queue_at(run, slot), request, e[at.CLOCK])
             if known - run[slot + at.PROMPT] >= output:
                 if later:
@@ -221,7 +221,7 @@ def end_prefills(
                 else:
                     release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
                     drop_running(e, run, free_slots, slot)
-                    if e[at.LISTENS]:
+                    if e[at.LISTENS] & at.FINISHES:
                         ask(e, at.FINISH, queue_at(run, slot), request, output)
                     complete(e, run, out, way, slot, request)
                 continue

@@ -510,11 +510,11 @@ def take_output(
                 charge(e, queues, weights, request_weight, queue, request, samples, e[at.OUTPUT_COST])
         if known - first <= 1:
             out[at.FIRST_TOKEN, request] = clock
-            if e[at.LISTENS]:
+            if e[at.LISTENS] & at.FIRST_TOKENS:
                 queue = queue_of(e, queue_rows, request)
                 ask(e, at.FIRST_TOKEN_CAME, queue, request, clock)
         if known - first >= output:
-            if e[at.LISTENS]:
+            if e[at.LISTENS] & at.FINISHES:
                 ask(e, at.FINISH, queue_of(e, queue_rows, request), request, output)
             if stays:
                 drop_running(e, run, free_slots, slot)
