@@ -439,8 +439,8 @@ def check_plan(plan: Plan) -> None:
     """Refuse a plan that no engine can run.
 
     Raises:
-        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching or speculation, a feature
-            that lacks what it needs, or a change of a setting that a running engine cannot change (``FIXED``).
+        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching, a feature that lacks
+            what it needs, or a change of a setting that a running engine cannot change (``FIXED``).
     """
     if not plan.settings or not plan.weights:
         raise ValueError("a plan needs settings and weights")
@@ -459,8 +459,6 @@ def check_plan(plan: Plan) -> None:
             raise ValueError(f"victim {settings.victim!r}: must be one of {', '.join(VICTIMS)}")
         if settings.policy.floors is not None and settings.policy.floors.window_ps < 1:
             raise ValueError("type floors need a window of at least 1 ps")
-        if settings.async_scheduling and settings.speculation:
-            raise ValueError("async_scheduling does not go with speculation")
         if settings.precision_switch not in ("", *PRECISION_SWITCHES):
             raise ValueError(f"precision_switch {settings.precision_switch!r}: keep or drop")
         if settings.precision_switch and not settings.enable_prefix_caching:

@@ -417,7 +417,8 @@ class _Engine:
             drafts = 0
             if self.settings.speculation and todo and not request.prefilling:
                 drafts = self.settings.speculation.drafts
-                todo += min(self._accepted_drafts(request), request.output - request.sampled - 1)
+                sampled = request.sampled + request.in_flight
+                todo += min(self._accepted_drafts(request.index, sampled), request.output - sampled - 1)
             tokens = min(todo, cap, budget, self.settings.max_model_len - request.computed - 1)
             if tokens <= 0:
                 continue
@@ -717,11 +718,11 @@ class _Engine:
 
     # ---- small pieces ---------------------------------------------------------------------------------------------
 
-    def _accepted_drafts(self, request: _Request) -> int:
+    def _accepted_drafts(self, index: int, sampled: int) -> int:
         assert self.settings.speculation
         assert self.workload.draw is not None
-        kind, seed = int(self.workload.type[request.index]), int(self.workload.draw[request.index])
-        return accepted_drafts(self.settings.speculation, kind, seed, request.sampled)
+        kind, seed = int(self.workload.type[index]), int(self.workload.draw[index])
+        return accepted_drafts(self.settings.speculation, kind, seed, sampled)
 
     def _drawn_ps(self, request: _Request) -> int:
         """What the tokens of ``request`` take of a step whose experts differ in cost."""
