@@ -209,7 +209,7 @@ class Outcomes:
             }
             schema = REPLAY_SCHEMA
             if self._controls:  # who has none arrived once
-                columns[ATTEMPTS] = pl.Series(np.maximum(self.columns[ATTEMPTS][rows], 1))
+                columns[ATTEMPTS] = pl.Series(np.maximum(self._columns[ATTEMPTS][rows], 1))
                 schema = REPLAY_SCHEMA | {ATTEMPTS: pl.UInt16()}
             yield pl.DataFrame(columns).select(pl.col(name).cast(dtype) for name, dtype in schema.items())
         assert first == self._count, "the ids are those of the load"
