@@ -182,9 +182,11 @@ SETTINGS = LINKS + 37 * LINK
     BY_COST,  # wfq: 1 if prompts are charged with their cost
     DRAFT_PS,  # what a draft adds to a step, the target's part included
     VERIFY_PS,  # the target's part
+    OLDER,  # rules of older releases that hold, as bits
     AT_PS,
-) = range(SETTINGS, SETTINGS + 54)
-SETTINGS_WIDTH = 54
+) = range(SETTINGS, SETTINGS + 55)
+SETTINGS_WIDTH = 55
+LONE_CAPPED, VICTIM_TOKENS_LOST, SELF_PREEMPTION_ENDS, FREES_TO_BACK = 1, 2, 4, 8
 
 # ---- pools, drafts, experts, precisions (``extras``): only the part ``extra_stepper`` looks at these ----
 EXTRAS = True  # ``build`` makes it false for all other parts, so that they are compiled as if there were none
