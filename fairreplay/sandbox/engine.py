@@ -166,6 +166,20 @@ class PolicySpec:
 
 
 @dataclass(frozen=True)
+class OlderRules:
+    """What releases before vLLM 0.33 decide otherwise (``config.engines``); all false: as 0.33."""
+
+    lone_capped: bool = False
+    """The long-prefill cap holds for a lone request too."""
+    victim_tokens_lost: bool = False
+    """Tokens of a victim that was in the batch already do not return to the budget."""
+    self_preemption_ends: bool = False
+    """A request that preempts itself ends the running phase, whatever the victim rule."""
+    frees_to_back: bool = False
+    """Every freed block goes to the back of the free list, the last of a request first, cached or not."""
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """One replica's settings, by vLLM's names; ``num_gpu_blocks`` includes the reserved block."""
 
@@ -202,6 +216,7 @@ class EngineSettings:
     ``last`` is the end of the running list, ``priority`` the largest (priority, arrival), ``least-computed`` the
     fewest computed tokens, of equals the latest of the running list.
     """
+    older: OlderRules = OlderRules()
     speculation: Speculation | None = None
     moe: Moe | None = None
     decode_gpu_blocks: int = 0
