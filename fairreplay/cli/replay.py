@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, progress, table
+from fairreplay.cli.console import note, out, out_json, printable, progress, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -103,12 +103,20 @@ def replay(
     if quiet:
         return
     out(table(_COLUMNS, [_row(summary) for summary in summaries]))
+    for summary in summaries:
+        if summary.controls:
+            out(f"controls under {printable(summary.policy)}: {controls_line(summary.controls)}")
     left_out = summaries[0].left_out
     if left_out:
         note(f"left out as no load: {left_out} (refused by production, or of unknown prompt length)")
     out(_fidelity_line(baseline, baseline in found, believed))
     if emitted is not None:
         out(f"{emitted} steps in {output}")
+
+
+def controls_line(totals: dict[str, float]) -> str:
+    """What controls did in all, such as ``refusal.queue_time 12, retry.came_back 12``."""
+    return ", ".join(f"{name} {value:g}" for name, value in totals.items())
 
 
 def _fidelity(store: Store, replay: str, begin: datetime | None, end: datetime | None) -> Fidelity | None:
@@ -140,12 +148,13 @@ def note_compilation(policies: Sequence[str] = (), settings: Config | None = Non
     from fairreplay.sandbox.compiled import compile_engine, is_compiled
 
     extras = settings is not None and settings.has_extras()
+    controls = settings is not None and settings.has_controls()
     pools = settings is not None and settings.has_pools()
-    if is_compiled(policies, extras, pools):
+    if is_compiled(policies, extras, pools, controls):
         return
     note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
     started = time.monotonic()
-    compile_engine(policies, extras, pools)
+    compile_engine(policies, extras, pools, controls)
     note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 
@@ -178,6 +187,7 @@ def _document(summary: ReplaySummary) -> dict[str, Any]:
         "preemptions": summary.preemptions,
         "ttft_ms": summary.ttft_ms,
         "tokens_per_s": summary.tokens_per_s,
+        **({} if summary.controls is None else {"controls": summary.controls}),
         "engine_s": summary.engine_s,
         "requests_per_s": summary.requests / summary.engine_s if summary.engine_s > 0 else None,
         "wall_s": summary.wall_s,

@@ -78,6 +78,8 @@ class ReplaySummary:
     """Wall-clock seconds in the engine; never stored."""
     wall_s: float
     """Wall-clock seconds of this replay, reading and writing included; never stored."""
+    controls: dict[str, float] | None = None
+    """What controls did in all, by ``control.what``; null where there are none."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def replay(
                         draft.add_steps(step_rows(part, load.start_us, served.sums))
                         del served  # before the next one
                     meta = _meta(store, config, policy, since, until, load, outcomes)
-                    draft.finish(meta, _frames(store, since, until, load, outcomes))
+                    draft.finish(meta, _frames(store, since, until, load, outcomes), outcomes.controls())
                 if isinstance(policy, UserRank):
                     _remove_older(store, policy)
                 wall_s, started = time.perf_counter() - started, time.perf_counter()
@@ -368,7 +370,16 @@ def _meta(
         "rejected": int(np.count_nonzero(status == REFUSED)),
         "preemptions": int(outcomes.of("preemptions").sum(dtype=np.int64)),
         **_cluster(outcomes.accounts),
+        **_controlled(outcomes.controls()),
     }
+
+
+def _controlled(rows: pl.DataFrame | None) -> dict[str, object]:
+    if rows is None:
+        return {}
+    from fairreplay.sandbox.controls.record import totals
+
+    return {"controls": totals(rows)}
 
 
 def _cluster(accounts: Sequence[Account]) -> dict[str, object]:
@@ -397,6 +408,7 @@ def _summary(meta: dict[str, Any], load: Load, outcomes: Outcomes, wall_s: float
         tokens_per_s=tokens / span_s if span_s > 0 else 0.0,
         engine_s=outcomes.engine_s,
         wall_s=wall_s,
+        controls=meta.get("controls"),
     )
 
 

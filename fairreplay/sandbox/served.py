@@ -20,7 +20,7 @@ from fairreplay.sandbox.compiled import KINDS, StepSums, run, run_with_sums
 from fairreplay.sandbox.engine import NEVER, PS_PER_US, REASON_NAMES, STATUS_NAMES, EngineResult, Int64s
 from fairreplay.sandbox.plan import Rows, Shard
 from fairreplay.sandbox.pool import Watch
-from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
+from fairreplay.store.replays import ATTEMPTS, REPLAY_SCHEMA, STEP_SCHEMA
 from fairreplay.store.store import BLOCK_ROWS
 from fairreplay.trace.schema import TIMESTAMP
 
@@ -54,6 +54,8 @@ class Served:
     engine_s: float
     account: Account | None = None
     """Where pools, drafts, experts or precisions are in force."""
+    controls: pl.DataFrame | None = None
+    """What controls did, where there are any: ``CONTROL_SCHEMA``."""
 
 
 def serve(shard: Shard, start_us: int, watch: Watch | None) -> Served:
@@ -70,7 +72,13 @@ def serve(shard: Shard, start_us: int, watch: Watch | None) -> Served:
     except OverflowError as error:
         raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
     engine_s = time.perf_counter() - started
-    return Served(_narrow(result, shard.workload.arrival_ps), _narrow_sums(sums), engine_s, account)
+    columns, controls = _narrow(result, shard.workload.arrival_ps), None
+    if shard.plan.controls is not None:
+        from fairreplay.sandbox.controls.record import control_rows
+
+        controls = control_rows(shard.plan.controls, shard.workload, result, shard.model, shard.replica, start_us)
+        columns[ATTEMPTS] = np.minimum(result.attempts, LIMITS[np.uint16]).astype(np.uint16)
+    return Served(columns, _narrow_sums(sums), engine_s, account, controls)
 
 
 def _account(shard: Shard, result: EngineResult, watch: Watch | None) -> Account:
@@ -144,6 +152,7 @@ class Outcomes:
         self._replica = np.zeros(self._count, np.uint16 if len(self._replicas) < 1 << 16 else np.uint32)
         self.engine_s = 0.0
         self.accounts: list[Account] = []
+        self._controls: list[pl.DataFrame] = []
 
     def put(self, part: Placed, served: Served) -> None:
         """Add the outcome of one replica; they come in the order planned."""
@@ -160,6 +169,12 @@ class Outcomes:
         self.engine_s += served.engine_s
         if served.account is not None:
             self.accounts.append(served.account)
+        if served.controls is not None:
+            self._controls.append(served.controls)
+
+    def controls(self) -> pl.DataFrame | None:
+        """What controls did, replica by replica; None without any."""
+        return pl.concat(self._controls) if self._controls else None
 
     def of(self, name: str) -> NDArray[Any]:
         """A code or count by row of the load."""
@@ -178,7 +193,8 @@ class Outcomes:
         return max((int(block.max()) for block in ends if len(block)), default=None)
 
     def frames(self, ids: Iterable[pl.Series]) -> Iterator[pl.DataFrame]:
-        """``REPLAY_SCHEMA``, a frame for each of ``ids``: the requests' ids in the load's order, in blocks."""
+        """``REPLAY_SCHEMA`` (with controls ``ATTEMPTS`` too), a frame for each of ``ids``: the requests' ids in the
+        load's order, in blocks."""
         first = 0
         for block in ids:
             rows = slice(first, first + len(block))
@@ -191,7 +207,11 @@ class Outcomes:
                 "reason": _named([REASON_NAMES[code] for code in range(len(REASON_NAMES))], self.of("reason")[rows]),
                 **{name: pl.Series(self.of(name)[rows]) for name in COUNTS},
             }
-            yield pl.DataFrame(columns).select(pl.col(name).cast(dtype) for name, dtype in REPLAY_SCHEMA.items())
+            schema = REPLAY_SCHEMA
+            if self._controls:  # who has none arrived once
+                columns[ATTEMPTS] = pl.Series(np.maximum(self._columns[ATTEMPTS][rows], 1))
+                schema = REPLAY_SCHEMA | {ATTEMPTS: pl.UInt16()}
+            yield pl.DataFrame(columns).select(pl.col(name).cast(dtype) for name, dtype in schema.items())
         assert first == self._count, "the ids are those of the load"
 
     def _instants(self, name: str, rows: slice) -> pl.Series:

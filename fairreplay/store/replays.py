@@ -15,6 +15,8 @@ ROW_GROUP_ROWS: Final = 1 << 17
 
 REPLAY_FILES: Final = ("requests.parquet", "steps.parquet", "replay.json")
 """In the order in which they are written: with the last of them a replay is there."""
+CONTROLS_FILE: Final = "controls.parquet"
+"""Beside them where there were controls; ``replay.json`` then has ``controls``."""
 STEPS_AT_ONCE: Final = 1 << 20
 """So many rows of step sums are gathered; more of them are written as they come."""
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "row_group_size": ROW_GROUP_ROWS}
@@ -35,6 +37,10 @@ REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
 }
 """One row per replayed request. ``reason`` is why it was refused or left; empty = none."""
 
+ATTEMPTS: Final = "attempts"
+"""Of a replay with controls one more column, UInt16: how often the request arrived. Where it came back, the others are
+about the last time."""
+
 STEP_SCHEMA: Final[dict[str, pl.DataType]] = {
     "model": pl.String(),
     "replica": pl.String(),
@@ -49,6 +55,30 @@ STEP_SCHEMA: Final[dict[str, pl.DataType]] = {
 }
 """One row per (model, replica, second, class): ``second`` = epoch s of the step's start, ``class`` in
 ``prefill``, ``decode``, ``mixed``; ``running``, ``waiting``, ``kv_used_blocks`` are means over its steps."""
+
+
+CONTROL_SCHEMA: Final[dict[str, pl.DataType]] = {
+    "model": pl.String(),
+    "replica": pl.String(),
+    "start": TIMESTAMP,
+    "control": pl.String(),
+    "what": pl.String(),
+    "tenant": pl.String(),
+    "type": pl.String(),
+    "value": pl.Float64(),
+}
+"""What controls did: one row per (model, replica, window, control, what, tenant, type); ``start`` is the window's.
+
+========================  ===============================================================================
+``refusal``               refusals by reason, each attempt counted
+``retry`` came_back       arrivals of requests that had been refused
+``backpressure``          ``limited_s`` seconds below the configured rate, ``rate_per_s`` the lowest rate
+``preemption``            ``voluntary``, ``voluntary_tokens`` (lost), ``denied`` (passes that denied a head)
+``swap``                  ``out``, ``in``, ``no_room`` and their ``_tokens``
+``kv_admission``          ``long``, ``long_tokens``: let in near saturation
+``emergency``             ``entered_MODE``, ``left_MODE``, ``MODE_s`` seconds, ``cap`` units of cost in a window
+========================  ===============================================================================
+"""
 
 
 def check_columns(frame: pl.DataFrame, schema: dict[str, pl.DataType], what: str) -> pl.DataFrame:
@@ -74,9 +104,19 @@ class ReplayDraft:
         if self._waiting > STEPS_AT_ONCE:
             self._write_steps()
 
-    def finish(self, meta: dict[str, object], requests: pl.DataFrame | Iterator[pl.DataFrame]) -> None:
+    def finish(
+        self,
+        meta: dict[str, object],
+        requests: pl.DataFrame | Iterator[pl.DataFrame],
+        controls: pl.DataFrame | None = None,
+    ) -> None:
         """``meta`` is any JSON object; the requests have ``REPLAY_SCHEMA`` and may come in blocks, which are written as
-        they come: the file is the same."""
+        they come: the file is the same. With ``controls`` (``CONTROL_SCHEMA``) they have ``ATTEMPTS`` too."""
+        schema = REPLAY_SCHEMA
+        if controls is not None:
+            schema = REPLAY_SCHEMA | {ATTEMPTS: pl.UInt16()}
+            checked = check_columns(controls, CONTROL_SCHEMA, "a replay's controls")
+            checked.write_parquet(self.folder / CONTROLS_FILE, **WRITING)
         if self._writer is None:
             steps = pl.concat([pl.DataFrame(schema=STEP_SCHEMA), *self._steps])
             steps.write_parquet(self.folder / "steps.parquet", **WRITING)
@@ -84,10 +124,10 @@ class ReplayDraft:
             self._write_steps()
             self._writer.close()
         if isinstance(requests, pl.DataFrame):
-            frame = check_columns(requests, REPLAY_SCHEMA, "a replay's requests")
+            frame = check_columns(requests, schema, "a replay's requests")
             frame.write_parquet(self.folder / "requests.parquet", **WRITING)
         else:
-            write_blocks(self.folder / "requests.parquet", requests)
+            write_blocks(self.folder / "requests.parquet", requests, schema)
         (self.folder / "replay.json").write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2) + b"\n")
 
     def _write_steps(self) -> None:
@@ -111,7 +151,7 @@ class ReplayDraft:
             self._writer.close()
 
 
-def write_blocks(path: Path, blocks: Iterator[pl.DataFrame]) -> None:
+def write_blocks(path: Path, blocks: Iterator[pl.DataFrame], schema: dict[str, pl.DataType] = REPLAY_SCHEMA) -> None:
     """The requests of a replay that is too large for one frame: the same file as that of the frame."""
     from polars.io.plugins import register_io_source
 
@@ -122,14 +162,14 @@ def write_blocks(path: Path, blocks: Iterator[pl.DataFrame]) -> None:
     ) -> Iterator[pl.DataFrame]:
         try:
             for block in blocks:
-                checked = check_columns(block, REPLAY_SCHEMA, "a replay's requests")
+                checked = check_columns(block, schema, "a replay's requests")
                 yield checked if columns is None else checked.select(columns)
         except Exception as error:
             failures.append(error)
             raise
 
     try:
-        register_io_source(source, schema=pl.Schema(REPLAY_SCHEMA)).sink_parquet(path, **WRITING)
+        register_io_source(source, schema=pl.Schema(schema)).sink_parquet(path, **WRITING)
     except Exception:
         if failures:
             raise failures[0] from None  # as it was, not as the writer tells it

@@ -43,7 +43,16 @@ from fairreplay.store.files import (
 )
 from fairreplay.store.manifest import MANIFEST_NAME, Manifest, Segment, read_tagged, write_manifest
 from fairreplay.store.objects import ChangedError, Lease, ObjectPath, Place, Stat, lease
-from fairreplay.store.replays import REPLAY_FILES, REPLAY_SCHEMA, STEP_SCHEMA, ReplayDraft, check_columns
+from fairreplay.store.replays import (
+    ATTEMPTS,
+    CONTROL_SCHEMA,
+    CONTROLS_FILE,
+    REPLAY_FILES,
+    REPLAY_SCHEMA,
+    STEP_SCHEMA,
+    ReplayDraft,
+    check_columns,
+)
 from fairreplay.trace.reject import Reject
 from fairreplay.trace.schema import COLUMNS, ORDER, SCHEMA
 
@@ -286,7 +295,12 @@ class Store:
                 checks.append(lambda segment=segment: self._check_rejects(segment))  # type: ignore[misc]
             found += [fault for check in checks if (fault := _fault(check)) is not None]
         for name in self.replay_names():
-            of_replay: tuple[Callable[[str], object], ...] = (self.replay_meta, self.replay_requests, self.replay_steps)
+            of_replay: tuple[Callable[[str], object], ...] = (
+                self.replay_meta,
+                self.replay_requests,
+                self.replay_steps,
+                self.replay_controls,
+            )
             faults = [fault for check in of_replay if (fault := _fault(lambda: check(name))) is not None]  # noqa: B023
             found += faults[:1]
         return found
@@ -427,23 +441,32 @@ class Store:
             finally:
                 draft.close()
         if self.origin is not None:
-            for file in REPLAY_FILES:
-                self._publish(self.path / "replays" / name / file)
+            for file in (CONTROLS_FILE, *REPLAY_FILES):
+                path = self.path / "replays" / name / file
+                if file != CONTROLS_FILE or path.is_file():
+                    self._publish(path)
 
-    def write_replay(self, meta: dict[str, object], requests: pl.DataFrame, steps: pl.DataFrame) -> None:
+    def write_replay(
+        self,
+        meta: dict[str, object],
+        requests: pl.DataFrame,
+        steps: pl.DataFrame,
+        controls: pl.DataFrame | None = None,
+    ) -> None:
         """Store a replay under ``<meta["policy"]>-<meta["config_hash"]>``, in place of one of that name.
 
-        ``meta`` is any JSON object with these two keys; the frames have ``REPLAY_SCHEMA`` and ``STEP_SCHEMA``.
+        ``meta`` is any JSON object with these two keys; the frames have ``REPLAY_SCHEMA``, ``STEP_SCHEMA`` and, where
+        there were controls, ``CONTROL_SCHEMA`` (then ``meta`` has ``controls``, and the requests ``ATTEMPTS``).
         """
         with self.replay_draft(str(meta["policy"]), str(meta["config_hash"])) as draft:
             draft.add_steps(steps)
-            draft.finish(meta, requests)
+            draft.finish(meta, requests, controls)
 
     def remove_replay(self, name: str) -> None:
         """Take a replay away. Holds the lock: the caller."""
         folder = self._replay_file(name, REPLAY_FILES[-1]).parent
         if self.origin is not None:
-            for file in reversed(REPLAY_FILES):
+            for file in reversed((CONTROLS_FILE, *REPLAY_FILES)):
                 (self.origin / "replays" / name / file).unlink(missing_ok=True)
         remove_folder(folder)
 
@@ -472,7 +495,7 @@ class Store:
         return meta
 
     def replay_requests(self, name: str) -> pl.DataFrame:
-        """One row per request of the replay: ``REPLAY_SCHEMA``."""
+        """One row per request of the replay: ``REPLAY_SCHEMA``, with controls ``ATTEMPTS`` too."""
         return self._replay_frame(name, "requests.parquet", REPLAY_SCHEMA)
 
     def replay_file(self, name: str) -> Path:
@@ -483,11 +506,18 @@ class Store:
         """The work of each second: ``STEP_SCHEMA``."""
         return self._replay_frame(name, "steps.parquet", STEP_SCHEMA)
 
+    def replay_controls(self, name: str) -> pl.DataFrame:
+        """What controls did, window by window: ``CONTROL_SCHEMA``; no rows where there were none."""
+        if "controls" not in self.replay_meta(name):
+            return pl.DataFrame(schema=CONTROL_SCHEMA)
+        return self._replay_frame(name, CONTROLS_FILE, CONTROL_SCHEMA)
+
     def _replay_frame(self, name: str, file: str, schema: dict[str, pl.DataType]) -> pl.DataFrame:
         path = self._replay_file(name, file)
         frame = _collect(_scan(path), path)
         try:
-            return check_columns(frame, schema, path.name)
+            check_columns(frame.drop(ATTEMPTS, strict=False), schema, path.name)
+            return frame
         except TypeError:
             raise StoreError(f"{self._shown(path)}: damaged (other columns); run 'fairreplay replay' again") from None
 

@@ -12,8 +12,15 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined, vector
-from fairreplay.sandbox.compiled.service import inverse_weight, mark_stale, owner_of, served, service
-from fairreplay.sandbox.engine import FLOOR_SCALE, Int32s, Int64s
+from fairreplay.sandbox.compiled.service import (
+    inverse_weight,
+    mark_stale,
+    owner_of,
+    served_in_all,
+    service,
+    standing,
+)
+from fairreplay.sandbox.engine import Int32s, Int64s
 from fairreplay.sandbox.extras import MICRO
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, LOG_TABLE
 
@@ -76,7 +83,7 @@ def lowest_queue(
     e[at.STALE] = 0
     if e[at.POLICY] == at.QOSERVE:
         _give_up(e, queues, ranks)
-    if e[at.FIRST_TYPE] >= 0:
+    if e[at.FIRST_TYPE] >= 0 or e[at.GATED]:
         return _lowest_queue_above_floors(e, queues, active, ranks)
     others = e[at.STALE_AT]
     if e[at.POLICY] == at.WFQ_EDF:
@@ -160,18 +167,15 @@ def _give_up(e: Int64s, queues: Int64s, ranks: Int64s) -> None:
 
 @compiled
 def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s, ranks: Int64s) -> int:
-    total = 0
-    for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
-        total += served(e, queues, number * at.QUEUE)
+    total = served_in_all(e, queues)
     best = np.int64(-1)
     above = 0
     least = np.int64(0)
     for place in range(e[at.ACTIVE]):
         queue = active[place] & at.INDEX
-        kind = queues[queue + at.OF_TYPE] & at.INDEX
-        if served(e, queues, kind) >= queues[kind + at.CAP_OF]:
+        is_above = standing(e, queues, queue, total)
+        if is_above < 0:
             continue
-        is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
         rank = _rank_now(e, queues, ranks, queue)
         better = best < 0 or is_above < above
         if not better and is_above == above:
