@@ -626,7 +626,7 @@ class Engine(Table):
         lacking = engines.missing(settled.get("version", engines.LATEST), settled)
         if lacking is not None:
             raise ValueError(lacking)
-        if settled.get("batching") == "prefill-first" or "speculative" in settled:
+        if settled.get("batching") == "prefill-first":
             settled.setdefault("async_scheduling", False)
         return engines.defaults(settled.get("version", engines.LATEST)) | settled
 
@@ -634,8 +634,6 @@ class Engine(Table):
     def _agree(self) -> Engine:
         if self.async_scheduling and self.batching == "prefill-first":
             raise ValueError('async_scheduling = true does not go with batching = "prefill-first"')
-        if self.async_scheduling and self.speculative:
-            raise ValueError("async_scheduling = true does not go with [speculative]")
         if self.precision_switch and not self.enable_prefix_caching:
             raise ValueError("precision_switch needs enable_prefix_caching = true")
         return self

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from fairreplay.causes.review import has_decisions, period_of
-from fairreplay.config.model import QUANTILES, ClusterTable, Config, Engine, Hardware, SloTtft, resolve_cluster
+from fairreplay.config.model import QUANTILES, Cluster, ClusterTable, Config, Engine, Hardware, SloTtft, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.metrics import capacity as formulas
 from fairreplay.metrics.costs import CostEstimates, cost_estimates, sentence
@@ -240,7 +240,7 @@ def _group(
     asked, peak = _demand(rows, tenants, types, options.window_us)
     facts = _facts(rows, replayed, cluster.engine)
     hardware = _hardware(config, model)
-    bounds = _bounds(cluster.engine, hardware, facts, cluster.replicas, window_s)
+    bounds = _bounds(cluster, hardware, facts, window_s)
     known = {one.name: one.tokens for one in bounds if one.tokens is not None}
     b_alloc, bound_by = formulas.allocatable(known)
     total = next(one for one in bounds if one.name in ("compute", "step_time") and one.tokens is not None)
@@ -252,7 +252,10 @@ def _group(
         table_of = model if is_one_of_several or model in config.models else None
         question = Question(take_load(rows, ordered=True), config, table_of, policy, options, targets, on_replay)
         found = largest_load(question, cluster.replicas, config.capacity.scr)
-        needed = least_replicas(question, round(config.capacity.load * FULL_PERCENT), config.capacity.scr)
+        if cluster.disaggregated is None:
+            needed = least_replicas(question, round(config.capacity.load * FULL_PERCENT), config.capacity.scr)
+        else:
+            needed = Found(None, "replicas of two pools are not counted: change [cluster.disaggregated]", ())
     return Group(
         model=model,
         requests=len(rows),
@@ -364,12 +367,22 @@ def _hardware(config: Config, model: str | None) -> Hardware:
     return own or config.cluster.hardware or Hardware()
 
 
-def _bounds(engine: Engine, hardware: Hardware, facts: Facts, replicas: int, window_s: float) -> tuple[Bound, ...]:
-    """All bounds of the replicas together; ``compute`` first."""
+def _bounds(cluster: Cluster, hardware: Hardware, facts: Facts, window_s: float) -> tuple[Bound, ...]:
+    """All bounds of the replicas together; ``compute`` first.
+
+    Where prefill and decode are apart, memory and its bandwidth are the decode pool's, and the network is the links'.
+    """
+    engine, pools = cluster.engine, cluster.disaggregated
+    decoders = cluster.replicas if pools is None else pools.decode_replicas
+    link_bytes_per_s, link_kv_bytes, links = hardware.network_bytes_per_s, hardware.kv_bytes_per_token, cluster.replicas
+    if pools is not None:
+        engine = engine.model_copy(update={"num_gpu_blocks": pools.decode_num_gpu_blocks or engine.num_gpu_blocks})
+        link_kv_bytes, links = float(pools.kv_bytes_per_token), pools.prefill_replicas
+        link_bytes_per_s = pools.link_bytes_per_s or link_bytes_per_s
     decode_share = 1 - facts.prompt_share
     set_them = "[cluster.hardware] does not say: set {} or preset"
 
-    def bound(name: str, limits: str, limited: float | None, source: str) -> Bound:
+    def bound(name: str, limits: str, limited: float | None, source: str, replicas: int = cluster.replicas) -> Bound:
         share = {"all tokens": 1.0, "decode tokens": decode_share, "prompt tokens": facts.prompt_share}[limits]
         if limited is not None:
             limited *= replicas
@@ -387,8 +400,8 @@ def _bounds(engine: Engine, hardware: Hardware, facts: Facts, replicas: int, win
     if hardware.offload_blocks is not None and hardware.offload_residence_s is not None:
         held = hardware.offload_blocks * engine.block_size
         offload = formulas.residence_bound(held, window_s, hardware.offload_residence_s)
-    if hardware.network_bytes_per_s is not None and hardware.kv_bytes_per_token is not None:
-        network = formulas.network_bound(hardware.network_bytes_per_s, window_s, hardware.kv_bytes_per_token)
+    if link_bytes_per_s is not None and link_kv_bytes is not None:
+        network = formulas.network_bound(link_bytes_per_s, window_s, link_kv_bytes)
     kv_tokens = _kv_tokens(engine)
     at_once = f"{facts.batch:.0f} requests at once of {facts.context_tokens:.0f} tokens of context"
     return (
@@ -400,7 +413,7 @@ def _bounds(engine: Engine, hardware: Hardware, facts: Facts, replicas: int, win
             if compute is None
             else f"{hardware.flops_per_s:.4g} FLOP/s x {hardware.utilization:g} / {hardware.flops_per_token:.4g}",
         ),
-        bound("step_time", "all tokens", _by_step_time(engine, facts, window_s), f"[cluster.step_time], {at_once}"),
+        bound("step_time", "all tokens", _by_step_time(cluster, facts, window_s), f"[cluster.step_time], {at_once}", 1),
         bound(
             "hbm",
             "decode tokens",
@@ -408,12 +421,14 @@ def _bounds(engine: Engine, hardware: Hardware, facts: Facts, replicas: int, win
             set_them.format("bytes_per_s, weight_bytes, kv_bytes_per_token")
             if hbm is None
             else f"{hardware.bytes_per_s:.4g} B/s, weights of {hardware.weight_bytes:.4g} B, {at_once}",
+            decoders,
         ),
         bound(
             "kv",
             "all tokens",
             formulas.residence_bound(kv_tokens, window_s, facts.residence_s),
             f"{kv_tokens} KV tokens, {facts.residence_s:.4g} s of residence ({facts.source})",
+            decoders,
         ),
         bound(
             "cpu_offload",
@@ -427,18 +442,26 @@ def _bounds(engine: Engine, hardware: Hardware, facts: Facts, replicas: int, win
             "network",
             "prompt tokens",
             network,
-            "prefill and decode are not apart: network_bytes_per_s is not set"
+            "no link between prefill and decode is known"
             if network is None
-            else f"{hardware.network_bytes_per_s:.4g} B/s, {hardware.kv_bytes_per_token:.6g} B of KV a token",
+            else f"{link_bytes_per_s:.4g} B/s, {link_kv_bytes:.6g} B of KV a token",
+            links,
         ),
     )
 
 
-def _by_step_time(engine: Engine, facts: Facts, window_s: float) -> float | None:
-    """Tokens that the step times allow a replica whose batch is always full; None if steps cost nothing."""
-    time = engine.step_time
+def _by_step_time(cluster: Cluster, facts: Facts, window_s: float) -> float | None:
+    """Tokens that the step times allow replicas whose batches are always full; None if steps cost nothing.
+
+    Replicas share prompts and decoding, or each pool does its part and the slower one counts.
+    """
+    engine, time, pools = cluster.engine, cluster.engine.step_time, cluster.disaggregated
     decode_s = time.base / facts.batch + time.decode_sequence + facts.context_tokens * time.context_token
-    token_s = facts.prompt_share * time.prefill_token + (1 - facts.prompt_share) * decode_s
+    parts = (facts.prompt_share * time.prefill_token, (1 - facts.prompt_share) * decode_s)
+    if pools is None:
+        token_s = sum(parts) / cluster.replicas
+    else:
+        token_s = max(parts[0] / pools.prefill_replicas, parts[1] / pools.decode_replicas)
     return window_s * engine.speed / token_s if token_s > 0 else None
 
 

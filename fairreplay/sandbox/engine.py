@@ -166,6 +166,20 @@ class PolicySpec:
 
 
 @dataclass(frozen=True)
+class OlderRules:
+    """What releases before vLLM 0.33 decide otherwise (``config.engines``); all false: as 0.33."""
+
+    lone_capped: bool = False
+    """The long-prefill cap holds for a lone request too."""
+    victim_tokens_lost: bool = False
+    """Tokens of a victim that was in the batch already do not return to the budget."""
+    self_preemption_ends: bool = False
+    """A request that preempts itself ends the running phase, whatever the victim rule."""
+    frees_to_back: bool = False
+    """Every freed block goes to the back of the free list, the last of a request first, cached or not."""
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """One replica's settings, by vLLM's names; ``num_gpu_blocks`` includes the reserved block."""
 
@@ -202,6 +216,7 @@ class EngineSettings:
     ``last`` is the end of the running list, ``priority`` the largest (priority, arrival), ``least-computed`` the
     fewest computed tokens, of equals the latest of the running list.
     """
+    older: OlderRules = OlderRules()
     speculation: Speculation | None = None
     moe: Moe | None = None
     decode_gpu_blocks: int = 0
@@ -439,8 +454,8 @@ def check_plan(plan: Plan) -> None:
     """Refuse a plan that no engine can run.
 
     Raises:
-        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching or speculation, a feature
-            that lacks what it needs, or a change of a setting that a running engine cannot change (``FIXED``).
+        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching, a feature that lacks
+            what it needs, or a change of a setting that a running engine cannot change (``FIXED``).
     """
     if not plan.settings or not plan.weights:
         raise ValueError("a plan needs settings and weights")
@@ -459,8 +474,6 @@ def check_plan(plan: Plan) -> None:
             raise ValueError(f"victim {settings.victim!r}: must be one of {', '.join(VICTIMS)}")
         if settings.policy.floors is not None and settings.policy.floors.window_ps < 1:
             raise ValueError("type floors need a window of at least 1 ps")
-        if settings.async_scheduling and settings.speculation:
-            raise ValueError("async_scheduling does not go with speculation")
         if settings.precision_switch not in ("", *PRECISION_SWITCHES):
             raise ValueError(f"precision_switch {settings.precision_switch!r}: keep or drop")
         if settings.precision_switch and not settings.enable_prefix_caching:

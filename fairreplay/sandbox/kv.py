@@ -74,9 +74,11 @@ class PrefixKv:
     the back, the last block of a request before its first ones.
     """
 
-    def __init__(self, blocks: int, block_size: int, workload: Workload) -> None:
+    def __init__(self, blocks: int, block_size: int, workload: Workload, *, to_back: bool = False) -> None:
+        """``to_back``: blocks without cached content go to the back too (vLLM before 0.27)."""
         self.total = blocks
         self.block_size = block_size
+        self._to_back = to_back
         self._workload = workload
         self._chains = _prefix_chains(workload.source or workload)
         self._next_block = blocks
@@ -141,9 +143,9 @@ class PrefixKv:
             if not self._references[block]:
                 unreferenced.append(block)
         for block in unreferenced:
-            if block in self._key_of:
+            if self._to_back or block in self._key_of:
                 self._free[block] = None
-        for block in reversed([block for block in unreferenced if block not in self._key_of]):
+        for block in reversed([block for block in unreferenced if block not in self._free]):
             self._free[block] = None
             self._free.move_to_end(block, last=False)
         self._drop_doomed()

@@ -55,7 +55,7 @@ def run_on_ray(
         at_once = max(TASKS_MIN, 2 * int(ray.cluster_resources().get("CPU", 0)))
         serve_there = ray.remote(num_cpus=1, max_retries=RETRIES)(_serve)
         running: dict[int, Any] = {}
-        done, submitted = 0, 0
+        done, submitted, told = 0, 0, 0
         try:
             for number in range(len(sizes)):
                 while True:
@@ -67,7 +67,8 @@ def run_on_ray(
                         submitted += 1
                     ready, _ = ray.wait([running[number]], timeout=_POLL_S)
                     if progress is not None:
-                        progress(done + _arrived(ray, counter, number, submitted), sum(sizes))
+                        told = max(told, done + _arrived(ray, counter, number, submitted))  # never back
+                        progress(told, sum(sizes))
                     if ready:
                         break
                 yield _result(ray, running.pop(number))

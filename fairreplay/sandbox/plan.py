@@ -19,6 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fairreplay.config.durations import window_us
+from fairreplay.config.engines import rules
 from fairreplay.config.model import BEFORE_ALL, QUANTILES, Cluster, Config, Engine, EngineChange, Moe, resolve_cluster
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox import extras
@@ -32,6 +33,7 @@ from fairreplay.sandbox.engine import (
     WEIGHT_SCALE,
     EngineSettings,
     Int64s,
+    OlderRules,
     Plan,
     PolicySpec,
     StepTime,
@@ -578,6 +580,16 @@ def _picoseconds_of_ms(ms: float) -> int:
     return picoseconds(ms, 1000.0)
 
 
+def _older(version: str) -> OlderRules:
+    known = rules(version)
+    return OlderRules(
+        lone_capped=not known.lone_uncapped,
+        victim_tokens_lost=not known.victim_tokens_return,
+        self_preemption_ends=not known.self_preemption_goes_on,
+        frees_to_back=not known.uncached_first,
+    )
+
+
 def _engine_settings(engine: Engine, policy: PolicySpec, types: Sequence[str]) -> EngineSettings:
     time = engine.step_time
     step_time = StepTime(
@@ -624,6 +636,7 @@ def _engine_settings(engine: Engine, policy: PolicySpec, types: Sequence[str]) -
         reserve_full_kv=engine.admission == "reserve",
         victim=engine.victim or "",
         queue_limit=engine.queue_limit or 0,
+        older=_older(engine.version),
         tenant_queue_limit=engine.tenant_queue_limit or 0,
         queue_time_ps=_picoseconds_of_ms(engine.queue_time_limit_ms or 0.0),
         speculation=speculation,

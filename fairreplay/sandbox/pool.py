@@ -35,7 +35,7 @@ def run_tasks(
     """The results of ``work`` over ``tasks`` in their order, with at most ``jobs`` of them at work at a time.
 
     ``tasks`` is emptied as they are taken up, so that what a task holds is let go when it is done. Tasks taken up whose
-    results are not yet taken away have a size of at most ``ahead`` together (but for a single one).
+    results are not yet taken away have a size of at most ``ahead`` together, or are ``jobs`` of them.
 
     The main thread only waits, so that an interrupt is seen at once; then, or when a task fails, the tasks at work end
     at their next call of ``Watch`` before the error goes on.
@@ -67,7 +67,7 @@ def run_tasks(
                     while (
                         tasks
                         and sum(not one.done() for one in running.values()) < jobs
-                        and (ahead is None or not running or sum(sizes[number : submitted + 1]) <= ahead)
+                        and (ahead is None or len(running) < jobs or sum(sizes[number : submitted + 1]) <= ahead)
                     ):
                         running[submitted] = pool.submit(run, tasks.pop(), submitted)
                         submitted += 1

@@ -151,7 +151,7 @@ class _Engine:
         self.queues = WaitingQueues(self.workload)
         usable = self.settings.num_gpu_blocks - 1
         self.kv: CountedKv | PrefixKv = (
-            PrefixKv(usable, self.settings.block_size, self.workload)
+            PrefixKv(usable, self.settings.block_size, self.workload, to_back=self.settings.older.frees_to_back)
             if self.settings.enable_prefix_caching
             else CountedKv(usable)
         )
@@ -398,10 +398,10 @@ class _Engine:
         settings = self.settings
         unfinished = len(self.running) + len(self.queues)
         threshold = settings.long_prefill_token_threshold
-        if threshold == 0 or unfinished <= 1:
+        if threshold == 0 or (unfinished <= 1 and not settings.older.lone_capped):
             return _NO_CAP
         if settings.long_prefill_token_threshold_adaptive:
-            return max(threshold, settings.max_num_batched_tokens // unfinished)
+            return max(threshold, settings.max_num_batched_tokens // max(1, unfinished))
         return threshold
 
     def _schedule_running(self, candidates: list[_Request], budget: int) -> tuple[list[_Request], int]:
@@ -417,7 +417,8 @@ class _Engine:
             drafts = 0
             if self.settings.speculation and todo and not request.prefilling:
                 drafts = self.settings.speculation.drafts
-                todo += min(self._accepted_drafts(request), request.output - request.sampled - 1)
+                sampled = request.sampled + request.in_flight
+                todo += min(self._accepted_drafts(request.index, sampled), request.output - sampled - 1)
             tokens = min(todo, cap, budget, self.settings.max_model_len - request.computed - 1)
             if tokens <= 0:
                 continue
@@ -427,7 +428,7 @@ class _Engine:
                 position = next((at for at, other in enumerate(queue) if other is victim), None)
                 if victim in batch:
                     batch.remove(victim)
-                    budget += victim.tokens
+                    budget += 0 if self.settings.older.victim_tokens_lost else victim.tokens
                 self._preempt(victim)
                 if position is not None:
                     if queue is not self.running:
@@ -445,7 +446,7 @@ class _Engine:
                 batch.append(request)
                 budget -= tokens
                 continue
-            if self.victims == "last":
+            if self.victims == "last" or self.settings.older.self_preemption_ends:
                 break
         return batch, budget
 
@@ -717,11 +718,11 @@ class _Engine:
 
     # ---- small pieces ---------------------------------------------------------------------------------------------
 
-    def _accepted_drafts(self, request: _Request) -> int:
+    def _accepted_drafts(self, index: int, sampled: int) -> int:
         assert self.settings.speculation
         assert self.workload.draw is not None
-        kind, seed = int(self.workload.type[request.index]), int(self.workload.draw[request.index])
-        return accepted_drafts(self.settings.speculation, kind, seed, request.sampled)
+        kind, seed = int(self.workload.type[index]), int(self.workload.draw[index])
+        return accepted_drafts(self.settings.speculation, kind, seed, sampled)
 
     def _drawn_ps(self, request: _Request) -> int:
         """What the tokens of ``request`` take of a step whose experts differ in cost."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from fairreplay.config.model import ClusterTable, Config, Tenant, resolve_cluster
 from fairreplay.errors import UsageError, nearest
@@ -41,15 +42,15 @@ from fairreplay.sandbox.plan import (
 from fairreplay.sandbox.policies import KNOW_DEADLINES
 from fairreplay.sandbox.policies.user import try_rank
 from fairreplay.sandbox.pool import Progress, Watch, run_tasks
-from fairreplay.sandbox.served import NO_INSTANT, Outcomes, Served, serve, step_rows
-from fairreplay.store.store import BLOCK_ROWS, Store
+from fairreplay.sandbox.served import Outcomes, Served, serve, step_rows
+from fairreplay.store.store import BLOCK_ROWS, LARGE_ROWS, Store
 
 if TYPE_CHECKING:
     from fairreplay.sandbox.accounts import Account
 
 ENGINES: Final = ("local", "ray")
 """Where replicas are simulated: by threads of this process, or on a Ray cluster."""
-AHEAD_ROWS: Final = 1 << 22
+AHEAD_ROWS: Final = 1 << 21
 """Requests whose outcome may be at hand before the policy's turn to be written has come."""
 JUDGED: Final = {"disaggregated": {"prefill_budget_ms", "decode_budget_ms"}}
 """What a cluster's results are only held against."""
@@ -123,6 +124,7 @@ def replay(
     with store.lock():
         started = time.perf_counter()
         load = read_load(store, config, since, until, ids=ids_needed(config))
+        arrived_us = load.frame["arrived_at"].to_physical().to_numpy()
         replicas = parts(load, config)
         todo: list[Task] = []
         for policy in chosen:
@@ -136,7 +138,7 @@ def replay(
             for policy in chosen:
                 name, digest = policy_name(policy), policy.digest if isinstance(policy, UserRank) else None
                 hash_ = config_hash(store, config, name, since, until, digest)
-                outcomes = Outcomes(len(load.frame), replicas)
+                outcomes = Outcomes(arrived_us, replicas)
                 with store.replay_draft(name, hash_) as draft:
                     for part in replicas:
                         served = next(done)
@@ -180,13 +182,14 @@ def _frames(
 ) -> pl.DataFrame | Iterator[pl.DataFrame]:
     """The rows of a replay: a frame, or blocks of one that is large."""
     frames = outcomes.frames(_ids(store, since, until, load))
-    return next(frames) if len(load.frame) + load.left_out <= BLOCK_ROWS else frames
+    return next(frames) if len(load.frame) + load.left_out <= LARGE_ROWS else frames
 
 
 def _ids(store: Store, since: datetime | None, until: datetime | None, load: Load) -> Iterator[pl.Series]:
     """The ids of the load's requests, in its order and in blocks: read again, rather than held all the time."""
     if "request_id" in load.frame.columns:
-        for block in load.frame.select("request_id").iter_slices(BLOCK_ROWS):
+        height = len(load.frame) if len(load.frame) <= LARGE_ROWS else BLOCK_ROWS
+        for block in load.frame.select("request_id").iter_slices(height):
             yield block["request_id"]
         return
     for block in store.in_order(since, until, ("request_id", "status", "prompt_tokens")):
@@ -331,7 +334,7 @@ def _enforced_floors(config: Config) -> dict[str, object]:
 
 def run_shards(load: Load, planned: Sequence[Shard]) -> Replayed:
     """Simulate every replica and gather the rows in the trace's order."""
-    outcomes, steps = Outcomes(len(load.frame), planned), []
+    outcomes, steps = Outcomes(load.frame["arrived_at"].to_physical().to_numpy(), planned), []
     for shard in planned:
         served = serve(shard, load.start_us, None)
         outcomes.put(shard, served)
@@ -388,13 +391,10 @@ def _cluster(accounts: Sequence[Account]) -> dict[str, object]:
 
 
 def _summary(meta: dict[str, Any], load: Load, outcomes: Outcomes, wall_s: float) -> ReplaySummary:
-    first_us, finished_us = outcomes.columns["first_token"], outcomes.columns["finished"]
-    ttft_us = first_us - load.frame["arrived_at"].to_physical().to_numpy()
-    ttft_us = ttft_us if meta["requests"] == meta["ok"] else ttft_us[first_us != NO_INSTANT]
-    is_served = pl.Series(outcomes.of("status") == OK)
-    served = load.frame.select(pl.col("prompt_tokens", "output_tokens").filter(is_served).cast(pl.Int64).sum())
-    last_us = int(finished_us.max())
-    span_s = 0.0 if last_us == NO_INSTANT else (last_us - load.start_us) / 1e6
+    ok = outcomes.of("status") == OK
+    tokens = sum(_total(load.frame[name], ok) for name in ("prompt_tokens", "output_tokens"))
+    end_us = outcomes.end_us()
+    span_s = 0.0 if end_us is None else (end_us - load.start_us) / 1e6
     return ReplaySummary(
         name=f"{meta['policy']}-{meta['config_hash']}",
         policy=meta["policy"],
@@ -404,15 +404,19 @@ def _summary(meta: dict[str, Any], load: Load, outcomes: Outcomes, wall_s: float
         ok=meta["ok"],
         rejected=meta["rejected"],
         preemptions=meta["preemptions"],
-        ttft_ms=_nearest_ranks_ms(ttft_us),
-        tokens_per_s=sum(served.row(0)) / span_s if span_s > 0 else 0.0,
+        ttft_ms=_nearest_ranks_ms(outcomes.waits_us()),
+        tokens_per_s=tokens / span_s if span_s > 0 else 0.0,
         engine_s=outcomes.engine_s,
         wall_s=wall_s,
         controls=meta.get("controls"),
     )
 
 
-def _nearest_ranks_ms(ttft_us: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, float | None]:
+def _total(tokens: pl.Series, wanted: NDArray[np.bool_]) -> int:
+    return int(np.sum(tokens.fill_null(0).to_numpy(), dtype=np.int64, where=wanted))
+
+
+def _nearest_ranks_ms(ttft_us: NDArray[Any]) -> dict[str, float | None]:
     count = len(ttft_us)
     places = {f"p{q}": (q * count + 99) // 100 - 1 for q in (50, 90, 99)}
     if count == 0:

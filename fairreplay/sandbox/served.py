@@ -1,4 +1,4 @@
-"""What became of a load's requests, in as few bytes as it is stored in: about 30 a request.
+"""What became of a load's requests, in as few bytes as will do: about 20 a request.
 
 A replica's result arrives as the engine's int64 arrays and is narrowed at once, so that those exist only for the
 replicas at work.
@@ -21,13 +21,17 @@ from fairreplay.sandbox.engine import NEVER, PS_PER_US, REASON_NAMES, STATUS_NAM
 from fairreplay.sandbox.plan import Rows, Shard
 from fairreplay.sandbox.pool import Watch
 from fairreplay.store.replays import ATTEMPTS, REPLAY_SCHEMA, STEP_SCHEMA
+from fairreplay.store.store import BLOCK_ROWS
 from fairreplay.trace.schema import TIMESTAMP
 
 if TYPE_CHECKING:
     from fairreplay.sandbox.accounts import Account
 
 US_PER_SECOND: Final = 1_000_000
-NO_INSTANT: Final = np.iinfo(np.int64).min
+NO_TIME: Final = 2**32 - 1
+"""Of an instant that never came, among times in 32 bits (71 minutes of microseconds)."""
+NO_LONG_TIME: Final = 2**63 - 1
+"""The same among times in 64 bits, which a column has once one of its times is longer."""
 INSTANTS: Final = ("scheduled", "first_token", "finished")
 CODES: Final = {"status": np.uint8, "reason": np.uint8}
 COUNTS: Final = {
@@ -42,7 +46,7 @@ LIMITS: Final = {np.uint8: 2**8 - 1, np.uint16: 2**16 - 1, np.uint32: 2**32 - 1}
 
 @dataclass(frozen=True)
 class Served:
-    """One replica's outcome. Instants in microseconds since the epoch, ``NO_INSTANT`` where it never came; counts that
+    """One replica's outcome. Instants in microseconds after the request's arrival, in 32 bits if all fit; counts that
     are too large for their column stand at its limit; a code or count that is 0 for all is left out."""
 
     columns: dict[str, NDArray[Any]]
@@ -68,7 +72,7 @@ def serve(shard: Shard, start_us: int, watch: Watch | None) -> Served:
     except OverflowError as error:
         raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
     engine_s = time.perf_counter() - started
-    columns, controls = _narrow(result, start_us), None
+    columns, controls = _narrow(result, shard.workload.arrival_ps), None
     if shard.plan.controls is not None:
         from fairreplay.sandbox.controls.record import control_rows
 
@@ -84,8 +88,8 @@ def _account(shard: Shard, result: EngineResult, watch: Watch | None) -> Account
     return account(shard.model, shard.workload, shard.plan, result, lambda work, plan: run(work, plan, progress=watch))
 
 
-def _narrow(result: EngineResult, start_us: int) -> dict[str, NDArray[Any]]:
-    columns: dict[str, NDArray[Any]] = {name: _instants(getattr(result, f"{name}_ps"), start_us) for name in INSTANTS}
+def _narrow(result: EngineResult, arrival_ps: Int64s) -> dict[str, NDArray[Any]]:
+    columns: dict[str, NDArray[Any]] = {name: _since(getattr(result, f"{name}_ps"), arrival_ps) for name in INSTANTS}
     for name, dtype in NARROW.items():
         values: Int64s = getattr(result, name)
         if values.any():
@@ -98,15 +102,29 @@ def _narrow_sums(sums: StepSums) -> StepSums:
     return StepSums(*(one.astype(np.uint32) if one.max(initial=0) < 2**32 else one for one in columns))
 
 
-def _instants(instant_ps: Int64s, start_us: int) -> Int64s:
-    """Picoseconds of the sandbox's clock as canonical instants: whole microseconds, rounded down.
+def _since(instant_ps: Int64s, arrival_ps: Int64s) -> NDArray[Any]:
+    """Instants of the sandbox's clock as whole microseconds after the arrival, rounded down.
 
     Down, because arrivals are whole microseconds: no latency can come out negative, and order is kept.
     """
-    instants: Int64s = instant_ps // PS_PER_US
-    instants += start_us
-    instants[instant_ps == NEVER] = NO_INSTANT
-    return instants
+    times: Int64s = (instant_ps - arrival_ps) // PS_PER_US
+    never = instant_ps == NEVER
+    times[never] = 0
+    if times.max(initial=0) < NO_TIME:
+        narrow = times.astype(np.uint32)
+        narrow[never] = NO_TIME
+        return narrow
+    times[never] = NO_LONG_TIME
+    return times
+
+
+def _wide(times: NDArray[Any]) -> NDArray[Any]:
+    """Times in 64 bits."""
+    if times.dtype == np.int64:
+        return times
+    wide = times.astype(np.int64)
+    wide[times == NO_TIME] = NO_LONG_TIME
+    return wide
 
 
 class Placed(Protocol):
@@ -125,12 +143,13 @@ class Placed(Protocol):
 class Outcomes:
     """What became of every request of a load under one policy: filled replica by replica, read block by block."""
 
-    def __init__(self, count: int, planned: Sequence[Placed]) -> None:
-        self._count = count
-        self.columns: dict[str, NDArray[Any]] = {name: np.empty(count, np.int64) for name in INSTANTS}
+    def __init__(self, arrived_us: Int64s, planned: Sequence[Placed]) -> None:
+        self._arrived_us = arrived_us
+        self._count = len(arrived_us)
+        self._columns: dict[str, NDArray[Any]] = {name: np.empty(self._count, np.uint32) for name in INSTANTS}
         """By row of the load; what is left out is 0 everywhere. Pages of zeros take memory once they are written to."""
         self._replicas = sorted({part.replica for part in planned})
-        self._replica = np.zeros(count, np.uint16 if len(self._replicas) < 1 << 16 else np.uint32)
+        self._replica = np.zeros(self._count, np.uint16 if len(self._replicas) < 1 << 16 else np.uint32)
         self.engine_s = 0.0
         self.accounts: list[Account] = []
         self._controls: list[pl.DataFrame] = []
@@ -138,9 +157,13 @@ class Outcomes:
     def put(self, part: Placed, served: Served) -> None:
         """Add the outcome of one replica; they come in the order planned."""
         for name, values in served.columns.items():
-            if name not in self.columns:
-                self.columns[name] = np.zeros(self._count, values.dtype)
-            self.columns[name][part.rows] = values
+            column = self._columns.get(name)
+            if column is None:
+                column = np.zeros(self._count, values.dtype)
+            elif values.dtype != column.dtype:
+                column, values = _wide(column), _wide(values)
+            column[part.rows] = values
+            self._columns[name] = column
         if place := self._replicas.index(part.replica):
             self._replica[part.rows] = place
         self.engine_s += served.engine_s
@@ -154,9 +177,20 @@ class Outcomes:
         return pl.concat(self._controls) if self._controls else None
 
     def of(self, name: str) -> NDArray[Any]:
-        """A column by row of the load."""
-        found = self.columns.get(name)
+        """A code or count by row of the load."""
+        found = self._columns.get(name)
         return np.zeros(self._count, NARROW[name]) if found is None else found
+
+    def waits_us(self) -> NDArray[Any]:
+        """Time to first token of the requests that got one, in any order."""
+        times = self._columns["first_token"]
+        known: NDArray[Any] = times[times != (NO_TIME if times.dtype == np.uint32 else NO_LONG_TIME)]
+        return known
+
+    def end_us(self) -> int | None:
+        """The last finish."""
+        ends = (self._instants("finished", rows).drop_nulls().to_numpy() for rows in self._blocks())
+        return max((int(block.max()) for block in ends if len(block)), default=None)
 
     def frames(self, ids: Iterable[pl.Series]) -> Iterator[pl.DataFrame]:
         """``REPLAY_SCHEMA`` (with controls ``ATTEMPTS`` too), a frame for each of ``ids``: the requests' ids in the
@@ -168,28 +202,37 @@ class Outcomes:
             columns = {
                 "request_id": block,
                 "replica": _named(self._replicas, self._replica[rows]),
-                **{f"{name}_at": _times(self.columns[name][rows]) for name in INSTANTS},
+                **{f"{name}_at": self._instants(name, rows).cast(TIMESTAMP) for name in INSTANTS},
                 "status": _named([STATUS_NAMES[code] for code in range(len(STATUS_NAMES))], self.of("status")[rows]),
                 "reason": _named([REASON_NAMES[code] for code in range(len(REASON_NAMES))], self.of("reason")[rows]),
                 **{name: pl.Series(self.of(name)[rows]) for name in COUNTS},
             }
             schema = REPLAY_SCHEMA
             if self._controls:  # who has none arrived once
-                columns[ATTEMPTS] = pl.Series(np.maximum(self.columns[ATTEMPTS][rows], 1))
+                columns[ATTEMPTS] = pl.Series(np.maximum(self._columns[ATTEMPTS][rows], 1))
                 schema = REPLAY_SCHEMA | {ATTEMPTS: pl.UInt16()}
             yield pl.DataFrame(columns).select(pl.col(name).cast(dtype) for name, dtype in schema.items())
         assert first == self._count, "the ids are those of the load"
 
+    def _instants(self, name: str, rows: slice) -> pl.Series:
+        """Microseconds since the epoch, null where it never came."""
+        times = self._columns[name][rows]
+        known = times != (NO_TIME if times.dtype == np.uint32 else NO_LONG_TIME)
+        if known.all():
+            return pl.Series(self._arrived_us[rows] + times)
+        instants = pl.Series(np.where(known, self._arrived_us[rows] + np.where(known, times, 0), 0), dtype=pl.Int64)
+        return pl.select(pl.when(pl.Series(known)).then(instants)).to_series()
+
+    def _blocks(self) -> Iterator[slice]:
+        for first in range(0, self._count, BLOCK_ROWS):
+            yield slice(first, min(first + BLOCK_ROWS, self._count))
+
 
 def _named(names: Sequence[str], codes: NDArray[Any]) -> pl.Series:
     """Names by their codes."""
+    if not codes.any():
+        return pl.Series(names[:1], dtype=pl.String).new_from_index(0, len(codes))
     return pl.Series(names, dtype=pl.String).gather(codes)
-
-
-def _times(instants_us: Int64s) -> pl.Series:
-    known = instants_us != NO_INSTANT
-    instants = pl.Series(instants_us).cast(TIMESTAMP)
-    return instants if known.all() else pl.select(pl.when(pl.Series(known)).then(instants)).to_series()
 
 
 def step_rows(part: Placed, start_us: int, sums: StepSums) -> pl.DataFrame:

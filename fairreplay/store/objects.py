@@ -195,16 +195,20 @@ def _lib() -> Any:
     return obstore
 
 
-@lru_cache(maxsize=8)
 def _bucket(scheme: str, bucket: str) -> Any:
     """The bucket as the environment tells of it: region, endpoint and credentials by the names of the cloud's own
     tools."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return _opened(scheme, bucket, endpoint, region)
+
+
+@lru_cache(maxsize=8)
+def _opened(scheme: str, bucket: str, endpoint: str | None, region: str | None) -> Any:
     from obstore.store import from_url
 
     if scheme != "s3":
         return from_url(f"{scheme}://{bucket}", retry_config=PATIENCE)
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if region is None and endpoint is None:
         from pyarrow import fs
 

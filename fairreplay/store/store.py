@@ -72,8 +72,10 @@ REJECT_SCHEMA: Final[dict[str, pl.DataType]] = {
 """One row per reject: ``row`` is the record's number in the source, ``line`` the record as it was read."""
 
 LOCK_NAME: Final = "lock"
-BLOCK_ROWS: Final = 1 << 20
+BLOCK_ROWS: Final = 1 << 18
 """About so many rows of a large store are at hand at a time, where one pass over them is enough."""
+LARGE_ROWS: Final = 1 << 20
+"""What has more rows is large."""
 LEFTOVER_S: Final = 86_400
 _FOLDERS: Final = ("segments", "rejects", "replays")
 _SEGMENT_FILE = re.compile(r"[0-9a-f]{16}\.(parquet|jsonl)")
@@ -171,7 +173,7 @@ class Store:
             key=lambda segment: (str(segment.first_arrival), str(segment.last_arrival), segment.source),
         )
         follow = all(str(one.last_arrival) < str(next_.first_arrival) for one, next_ in pairwise(held))
-        if not follow or sum(segment.accepted for segment in held) <= BLOCK_ROWS:
+        if not follow or sum(segment.accepted for segment in held) <= LARGE_ROWS:
             yield self.requests(since, until, columns)
             return
         for segment in held:

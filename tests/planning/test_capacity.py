@@ -159,6 +159,27 @@ network_bytes_per_s = 50e9
     assert bounds["network"].tokens == pytest.approx((bounds["network"].limited or 0) / 0.99)
 
 
+def test_two_pools_have_bounds_of_their_own(tmp_path: Path) -> None:
+    pools = """
+[cluster.disaggregated]
+prefill_replicas = 2
+decode_replicas = 3
+kv_bytes_per_token = 131072
+link_bytes_per_s = 50e9
+decode_num_gpu_blocks = 51
+"""
+    text = SERVER.replace("[window]", pools + "[window]").replace("prefill_token = 0.0", "prefill_token = 0.01")
+    (group,) = found(tmp_path, text).groups
+    bounds = {one.name: one for one in group.bounds}
+    assert bounds["network"].limited == pytest.approx(2 * 60 * 381_469.7, rel=1e-6)
+    assert bounds["step_time"].tokens == pytest.approx(60 / (0.99 * 0.01 / 2))  # two prefill, the slower pool
+    assert bounds["kv"].tokens == pytest.approx(3 * 50 * 16 * 60 / group.facts.residence_s)
+    assert group.replicas == 5
+    assert group.replicas_needed is not None
+    assert group.replicas_needed.answer is None
+    assert group.load is not None
+
+
 def test_floors_beyond_the_whole_are_an_error(tmp_path: Path) -> None:
     text = SERVER + "[types.batch]\nfloor = 0.8\n"
     with pytest.raises(UsageError, match=r"add up to 1.05 of the capacity \(batch 0.8, chat 0.25\)"):

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fairreplay.config.load import parse_config
 from fairreplay.errors import ClusterError, UsageError
 from fairreplay.sandbox import on_ray
+from fairreplay.sandbox.pool import run_all
 from fairreplay.sandbox.replay import replay
 from fairreplay.sandbox.served import serve
 from fairreplay.store.ingest import IngestOptions, ingest
@@ -153,3 +155,21 @@ def test_without_ray_or_a_cluster_one_line_says_so(store: Store, monkeypatch: py
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"Ray is not installed; pip install 'fairreplay\[ray\]'"):
         replay(store, config, ["fcfs"], engine="ray")
+
+
+def test_work_of_any_kind_gives_what_threads_give(cluster: None) -> None:
+    """As counterfactuals do: a closure over arrays, which it also writes to; an error of its is that of a thread."""
+    kept = np.zeros(1000, np.int64)
+
+    def work(task: int) -> int:
+        if task == 7:
+            raise UsageError("seven")
+        own = kept.copy() if task % 2 else kept
+        own[:] = task
+        return int(own.sum())
+
+    expected = [0, 1000, 2000, 3000]
+    assert run_all(work, range(4), 2) == expected
+    assert run_all(work, range(4), 2, "ray") == expected
+    with pytest.raises(UsageError, match=r"^seven$"):
+        run_all(work, [6, 7], 1, "ray")

@@ -18,8 +18,13 @@ from scipy.stats import spearmanr
 from fairreplay.config.load import load_config, parse_config
 from fairreplay.config.model import Config
 from fairreplay.errors import UsageError
+from fairreplay.sandbox import reference
+from fairreplay.sandbox import replay as replay_module
+from fairreplay.sandbox import served as served_module
+from fairreplay.sandbox.engine import NEVER
 from fairreplay.sandbox.plan import shards, take_load
 from fairreplay.sandbox.replay import find_replays, replay, run_shards
+from fairreplay.store import store as store_module
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.outcomes import outcome
 from fairreplay.store.store import Store, open_store
@@ -256,3 +261,70 @@ def test_the_sandbox_reproduces_the_fcfs_log_and_predicts_the_vtc_log(tmp_path: 
     predicted = medians(vtc, tenants) - medians(fcfs, tenants)
     happened = medians(ttft(unseen), tenants) - medians(ttft(log), tenants)
     assert spearmanr(predicted, happened)[0] >= 0.95
+
+
+# Large loads: block by block.
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_large_load_is_written_block_by_block_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: bool
+) -> None:
+    """Three sources, refusals among them, a part of the period, several replicas and models."""
+    for source in range(3):
+        rows = [
+            logged(number, model=f"m{number % 2}")
+            | {"request_id": f"{source}-{number}", "status": "rejected" if number % 7 == 0 else "ok"}
+            | {"arrived_at": (EPOCH + timedelta(seconds=number + source * (20 if overlap else 100))).isoformat()}
+            for number in range(90)
+        ]
+        ingest([str(native(tmp_path / f"{source}.jsonl", rows))], tmp_path / "store", IngestOptions())
+    store = open_store(tmp_path / "store")
+    settings = config(PLAIN.replace("[cluster]", "[cluster]\nreplicas = 2", 1))
+    since, until = EPOCH + timedelta(seconds=13), EPOCH + timedelta(seconds=95 if overlap else 261)
+    contents: list[dict[str, bytes]] = []
+    totals = []
+    for rows_at_once in (1 << 20, 32):
+        for module in (store_module, replay_module, served_module):
+            monkeypatch.setattr(module, "BLOCK_ROWS", rows_at_once)
+        for module in (store_module, replay_module):
+            monkeypatch.setattr(module, "LARGE_ROWS", rows_at_once)
+        (summary,) = replay(store, settings, ["fcfs"], since, until)
+        folder = store.path / "replays" / summary.name
+        contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
+        totals.append((summary.requests, summary.left_out, summary.ttft_ms, summary.tokens_per_s))
+    assert contents[0] == contents[1]
+    assert totals[0] == totals[1]
+    assert totals[0][1] > 0
+    taken = outcome(store, summary.name, since, until)
+    assert (
+        taken["request_id"].to_list()
+        == store.requests(since, until).filter(pl.col("status") != "rejected")["request_id"].to_list()
+    )
+
+
+def test_many_step_sums_are_written_as_they_come(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    four = config(PLAIN.replace("[cluster]", "[cluster]\nreplicas = 4", 1))
+    (summary,) = replay(store, four, ["fcfs"])
+    whole = store.replay_steps(summary.name)
+    monkeypatch.setattr("fairreplay.store.replays.STEPS_AT_ONCE", 5)
+    replay(store, four, ["fcfs"])
+    assert store.replay_steps(summary.name).equals(whole)
+    assert store.faults() == []
+
+
+def test_times_beyond_32_bits_of_microseconds() -> None:
+    """One request waits for more than 71 minutes: its replica's times are held in 64 bits, another's in 32."""
+    rows = [{"arrived_at": 0, "prompt_tokens": 20, "output_tokens": 5000} for _ in range(3)]
+    load = take_load(canonical([*rows, {"arrived_at": 0, "prompt_tokens": 20_000, "output_tokens": 1}]))
+    for replicas in (1, 2, 4):
+        table = f"[cluster]\nreplicas = {replicas}\nmax_num_seqs = 1"
+        slow = config(PLAIN.replace("[cluster]", table, 1).replace("num_gpu_blocks = 11", "num_gpu_blocks = 1000"))
+        done = run_shards(load, shards(load, slow, "fcfs")).requests
+        for shard in shards(load, slow, "fcfs"):
+            result = reference.run(shard.workload, shard.plan)
+            for name in ("scheduled", "first_token", "finished"):
+                ps = getattr(result, f"{name}_ps")
+                expected = [None if at == NEVER else int(at) // 1_000_000 for at in ps]
+                assert done[f"{name}_at"].to_physical().gather(shard.rows).to_list() == expected
+        assert (done["status"] == "rejected").sum() == 1

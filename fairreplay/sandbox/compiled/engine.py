@@ -30,6 +30,7 @@ from fairreplay.sandbox.engine import (
     EngineSettings,
     Int32s,
     Int64s,
+    OlderRules,
     Plan,
     PolicySpec,
     UserRank,
@@ -128,7 +129,7 @@ def _run(
         return _run_pools(workload, plan, leap, progress, second_offset_ps)
     _check_counters(workload, plan)
     has_extras = workload.handed_over or plan.has_extras()
-    leap = leap and not plan.has_extras()
+    leap = leap and not plan.has_extras() and not _steps_alone(plan)
     if not plan.settings[0][1].enable_prefix_caching:
         prefix_caching = 0
     elif leap and plan.controls is None and not _shares_prefixes(workload):
@@ -592,6 +593,21 @@ def _queues(workload: Workload, spec: PolicySpec, *, gated: bool) -> _Queues:
     return _Queues(number, facts, count + tenants if spec.floors else at.NONE, counts_apart)
 
 
+def _older(rules: OlderRules) -> int:
+    bits = (rules.lone_capped, rules.victim_tokens_lost, rules.self_preemption_ends, rules.frees_to_back)
+    return sum(1 << place for place, holds in enumerate(bits) if holds)
+
+
+def _steps_alone(plan: Plan) -> bool:
+    """Whether older rules hold of which a leap knows nothing: what a preemption does to its pass, the free list."""
+    return any(
+        ((older.victim_tokens_lost or older.self_preemption_ends) and victim_rule(state) != "last")
+        or (older.frees_to_back and state.enable_prefix_caching)
+        for _, state in plan.settings
+        if (older := state.older)
+    )
+
+
 def _fill_settings(
     row: Int64s, at_ps: int, settings: EngineSettings, number: int, queues: _Queues, rank_address: int, tenants: int
 ) -> None:
@@ -651,6 +667,7 @@ def _fill_settings(
         at.QUEUE_TIME: settings.queue_time_ps,
         at.QUEUE_LIMIT: settings.queue_limit or at.NO_CAP,
         at.BY_COST: spec.by_cost,
+        at.OLDER: _older(settings.older),
         at.AT_PS: at_ps,
     }
     if settings.speculation:

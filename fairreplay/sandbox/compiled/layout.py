@@ -196,9 +196,11 @@ SETTINGS = LINKS + 43 * LINK
     BY_COST,  # wfq: 1 if prompts are charged with their cost
     DRAFT_PS,  # what a draft adds to a step, the target's part included
     VERIFY_PS,  # the target's part
+    OLDER,  # rules of older releases that hold, as bits
     AT_PS,
-) = range(SETTINGS, SETTINGS + 57)
-SETTINGS_WIDTH = 57
+) = range(SETTINGS, SETTINGS + 58)
+SETTINGS_WIDTH = 58
+LONE_CAPPED, VICTIM_TOKENS_LOST, SELF_PREEMPTION_ENDS, FREES_TO_BACK = 1, 2, 4, 8
 
 # ---- pools, drafts, experts, precisions (``extras``): only ``extra_stepper`` and ``extra_kernel`` look at these ----
 EXTRAS = True  # ``build`` makes it false for all other parts, so that they are compiled as if there were none

@@ -201,7 +201,7 @@ def fill(
 
 @compiled
 def give_back(e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s, found: Int64s, slot: int) -> None:
-    """Cached blocks that nobody references go to the back of the free list, others to its front."""
+    """Cached blocks that nobody references go to the back of the free list, others to its front (or back: older)."""
     row = slot // at.SLOT
     uncached = 0
     freed = 0
@@ -210,7 +210,7 @@ def give_back(e: Int64s, run: Int64s, blocks: Int64s, table: Int64s, own: Int64s
         blocks[block + at.REFERENCES] -= 1
         if blocks[block + at.REFERENCES] == 0:
             freed += 1
-            if blocks[block + at.IS_CACHED] != 0:
+            if blocks[block + at.IS_CACHED] != 0 or e[at.OLDER] & at.FREES_TO_BACK != 0:
                 _link_free(blocks, block, blocks[at.BEFORE])
             else:
                 found[uncached] = block

@@ -44,10 +44,10 @@ def is_prefilling(run: Int64s, slot: int) -> bool:
 def prefill_cap(e: Int64s) -> int:
     """Most prefill tokens that one request may take in this pass; a lone request is not capped."""
     unfinished = e[at.RUNNING] + e[at.WAITING]
-    if e[at.THRESHOLD] == 0 or unfinished <= 1:
+    if e[at.THRESHOLD] == 0 or (unfinished <= 1 and e[at.OLDER] & at.LONE_CAPPED == 0):
         return at.NO_CAP
     if e[at.ADAPTIVE]:
-        return max(e[at.THRESHOLD], e[at.BUDGET] // unfinished)
+        return max(e[at.THRESHOLD], e[at.BUDGET] // max(1, unfinished))
     return e[at.THRESHOLD]
 
 
@@ -111,7 +111,8 @@ def schedule_running(
             if not by_order:
                 for place in range(e[at.BATCH]):
                     if batch[place] == victim:
-                        budget += run[victim + at.TOKENS]
+                        if e[at.OLDER] & at.VICTIM_TOKENS_LOST == 0:
+                            budget += run[victim + at.TOKENS]
                         for later in range(place + 1, e[at.BATCH]):
                             batch[later - 1] = batch[later]
                         e[at.BATCH] -= 1
@@ -145,7 +146,7 @@ def schedule_running(
             batch[e[at.BATCH] & at.INDEX] = slot
             e[at.BATCH] += 1
             budget -= tokens
-        elif by_order:
+        elif by_order or e[at.OLDER] & at.SELF_PREEMPTION_ENDS != 0:
             break
         slot = run[slot + at.NEXT] & at.INDEX
     return budget
