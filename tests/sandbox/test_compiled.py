@@ -13,7 +13,7 @@ from fairreplay.sandbox import compiled, reference
 from fairreplay.sandbox.decision_log import read_scenario
 from fairreplay.sandbox.engine import PS_PER_SECOND, PS_PER_US, WEIGHT_SCALE, EngineResult, StepTime, Workload
 from fairreplay.sandbox.plan import Shard
-from fairreplay.sandbox.replay import _step_rows
+from fairreplay.sandbox.served import step_rows
 from tests.sandbox.plain_sums import StepSeconds
 from tests.sandbox.random_cases import case
 from tests.sandbox.scenarios import plan, workload
@@ -97,7 +97,7 @@ def test_step_sums_are_those_of_the_plain_steps(seed: int) -> None:
     plain = StepSeconds(shard, start_us)
     reference.run(work, the_plan, plain.add)
     _result, sums = compiled.run_with_sums(work, the_plan, start_us % 10**6 * PS_PER_US)
-    assert_frame_equal(_step_rows(shard, start_us, sums), plain.frame())
+    assert_frame_equal(step_rows(shard, start_us, sums), plain.frame())
 
 
 @pytest.mark.parametrize("name", ["s2_fcfs_tight", "s4_prefix_caching", "s6_large", "s8_priority_tight_async"])

@@ -222,7 +222,6 @@ def _run_plan(
     e[at.OWN_WEIGHTS] = bool(source.request_weight.any())
     e[at.STATES] = len(plan.settings)
     e[at.GATED] = gated
-    e[at.CONTROL] = address_of("control") if controls else 0
     e[at.LEAPING] = leap
     e[at.SUMMING] = second_offset_ps is not None
     e[at.SECOND_OFFSET] = second_offset_ps or 0
@@ -260,6 +259,8 @@ def _run_plan(
     e[at.PASSES] = PASSES_A_CALL
     e[at.PREFIX_TOKENS] = workload.prefix_block_tokens
     e[at.STEPPER] = address_of("extra_stepper" if has_extras else "stepper")
+    if controls:
+        e[at.CONTROL] = address_of("control")  # as any other than the first part, never 0
     if any(_policy_code(state.policy) >= at.KEEPS_RANKS for _, state in modes):
         e[at.DECIDER] = address_of("decider")
     arrays: dict[int, Int64s | Int32s] = {
