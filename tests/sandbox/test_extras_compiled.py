@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairreplay.sandbox import compiled, reference
 from fairreplay.sandbox.engine import EngineResult, EngineSettings, Plan, Workload
 from fairreplay.sandbox.extras import CERTAIN, MICRO, Disaggregated, Moe, Speculation, ranked_cost
-from tests.sandbox.random_cases import case
+from tests.sandbox.random_cases import case, controlled
 
 
 def differences(plain: EngineResult, fast: EngineResult) -> list[str]:
@@ -23,7 +23,7 @@ def differences(plain: EngineResult, fast: EngineResult) -> list[str]:
     return found + [name for name in plain.details if not np.array_equal(plain.details[name], fast.details[name])]
 
 
-def extra_case(seed: int, *, of: tuple[bool, bool, bool, bool]) -> tuple[Workload, Plan]:
+def extra_case(seed: int, *, of: tuple[bool, bool, bool, bool], controls: bool = False) -> tuple[Workload, Plan]:
     """A random case; ``of``: whether there are pools, drafts, experts, precisions."""
     rng = np.random.default_rng(seed + 10**6)
     pools, drafts, experts, precisions = of
@@ -32,7 +32,7 @@ def extra_case(seed: int, *, of: tuple[bool, bool, bool, bool]) -> tuple[Workloa
         fixed["enable_prefix_caching"] = True
     if pools:
         fixed["max_model_len"] = int(rng.choice([40, 400]))
-    work, the_plan = case(seed, most_requests=16, **fixed)
+    work, the_plan = controlled(seed, **fixed) if controls else case(seed, most_requests=16, **fixed)
     kinds = len(work.types)
     mean = rng.integers(1, 4 * MICRO, kinds)
     moe = Moe(tuple(mean.tolist()), tuple((mean * rng.integers(0, 3, kinds) // 2).tolist()), bool(rng.random() < 0.5))
@@ -49,7 +49,7 @@ def extra_case(seed: int, *, of: tuple[bool, bool, bool, bool]) -> tuple[Workloa
     def extended(number: int, state: EngineSettings) -> EngineSettings:
         spec = state.policy
         if experts and spec.name in ("sjf", "wfq", "wfq+edf"):
-            spec = replace(spec, by_cost=True)
+            spec = replace(spec, by_cost=True, preemption_threshold=None)
         if precisions:
             spec = replace(spec, preemption_threshold=None)
         drafting = replace(speculation, draft_ps=speculation.draft_ps + number) if faster else speculation
@@ -87,6 +87,13 @@ def extra_case(seed: int, *, of: tuple[bool, bool, bool, bool]) -> tuple[Workloa
 @given(st.integers(0, 10**9), st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()))
 def test_random_cases_are_equal_to_the_bit(seed: int, of: tuple[bool, bool, bool, bool]) -> None:
     work, the_plan = extra_case(seed, of=of)
+    assert differences(reference.run(work, the_plan), compiled.run(work, the_plan)) == []
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(st.integers(0, 10**9), st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()))
+def test_random_cases_under_controls_are_equal_to_the_bit(seed: int, of: tuple[bool, bool, bool, bool]) -> None:
+    work, the_plan = extra_case(seed, of=of, controls=True)
     assert differences(reference.run(work, the_plan), compiled.run(work, the_plan)) == []
 
 
