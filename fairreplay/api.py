@@ -10,15 +10,13 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import polars as pl
 
-from fairreplay.cli.ingest import document, options_of
-from fairreplay.cli.metrics import slid
-from fairreplay.cli.options import DEFAULT_STORE, DEFAULT_T0, cores
-from fairreplay.cli.period import period
-from fairreplay.cli.report import redaction_of
+from fairreplay.causes.review import slid
+from fairreplay.config.defaults import STORE, T0, cores
+from fairreplay.config.instants import period
 from fairreplay.config.load import load_config, with_floor_mode
 from fairreplay.export.results import Results
 from fairreplay.export.sql import answer
@@ -26,13 +24,17 @@ from fairreplay.metrics.options import hop_us, measure_options
 from fairreplay.report.capacity import load_capacity
 from fairreplay.report.gather import report_document
 from fairreplay.report.previous import load_previous
+from fairreplay.report.redaction import redaction_of
 from fairreplay.report.write import write_report
 from fairreplay.sandbox.plan import baseline_policy
 from fairreplay.sandbox.replay import replay as run_replay
 from fairreplay.store.ingest import ingest as run_ingest
+from fairreplay.store.ingest_options import document, options_of
+from fairreplay.store.objects import Place, place
 from fairreplay.store.store import open_store
 
 PathLike = str | os.PathLike[str]
+"""A file or folder; of a store and a report also ``s3://bucket/prefix``."""
 Instant = str | datetime
 """ISO 8601 text, UTC if it names no zone; a ``datetime`` likewise."""
 Kind = Literal["windows", "tenants", "types"]
@@ -68,13 +70,13 @@ REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
 
 def ingest(
     sources: PathLike | Sequence[PathLike],
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     format: str = "auto",  # noqa: A002
     map: PathLike | None = None,  # noqa: A002
     tz: str = "UTC",
-    t0: str = DEFAULT_T0,
+    t0: str = T0,
     tenant: str | None = None,
     tenant_from: str | None = None,
     type: str | None = None,  # noqa: A002
@@ -118,7 +120,7 @@ def ingest(
         key_file=_path(key_file),
         config=_path(config),
     )
-    summary = run_ingest([os.fspath(name) for name in names], Path(store), replace(options, dry_run=dry_run))
+    summary = run_ingest([os.fspath(name) for name in names], _place(store), replace(options, dry_run=dry_run))
     rows = document(summary)["sources"]
     return pl.DataFrame(
         [{name: row[name] for name in INGEST_SCHEMA} for row in rows], schema=INGEST_SCHEMA, orient="row"
@@ -127,12 +129,13 @@ def ingest(
 
 def replay(
     policies: str | Sequence[str] = (),
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     since: Instant | None = None,
     until: Instant | None = None,
     jobs: int | None = None,
+    engine: str = "local",
     floors: str | None = None,
 ) -> pl.DataFrame:
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store.
@@ -140,6 +143,7 @@ def replay(
     Args:
         policies: names, or ``path/file.py:function`` of your own; none is ``[cluster] policy``.
         jobs: threads; all cores without it. Results do not depend on it.
+        engine: ``"ray"`` for tasks of the cluster at ``RAY_ADDRESS`` (extra ``fairreplay[ray]``). Nor on it.
         floors: ``"soft"``, ``"hard"`` or ``"off"``, in place of ``[floor] enforce``.
 
     Returns:
@@ -149,7 +153,13 @@ def replay(
     begin, end = period(_text(since), _text(until))
     wanted = [policies] if isinstance(policies, str) else list(policies)
     made = run_replay(
-        open_store(Path(store)), settings, wanted or [baseline_policy(settings)], begin, end, jobs=jobs or cores()
+        open_store(_place(store)),
+        settings,
+        wanted or [baseline_policy(settings)],
+        begin,
+        end,
+        jobs=jobs or cores(),
+        engine=engine,
     )
     rows = [
         {name: getattr(one, name, None) for name in REPLAY_SCHEMA}
@@ -160,7 +170,7 @@ def replay(
 
 
 def metrics(
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     by: Kind = "windows",
     config: PathLike | None = None,
@@ -186,7 +196,7 @@ def metrics(
 
 
 def episodes(
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     since: Instant | None = None,
@@ -205,7 +215,7 @@ def episodes(
 
 def report(
     output: PathLike = "reports/report.html",
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     since: Instant | None = None,
@@ -232,16 +242,16 @@ def report(
         found.store,
         found.config,
         found.asked,
-        previous=None if previous is None else load_previous(Path(previous)),
-        redaction=redaction_of(redact, _path(redact_key), quiet=True),
+        previous=None if previous is None else load_previous(_place(previous)),
+        redaction=redaction_of(redact, _path(redact_key)),
         capacity=None if capacity is None else load_capacity(Path(capacity), found.store.digest()),
     )
-    return write_report(document, Path(output)).html
+    return cast(Path, write_report(document, _place(output)).html)  # in a bucket what reads and writes like one
 
 
 def sql(
     query: str,
-    store: PathLike = DEFAULT_STORE,
+    store: PathLike = STORE,
     *,
     config: PathLike | None = None,
     since: Instant | None = None,
@@ -277,7 +287,11 @@ def _results(
     begin, end = period(_text(since), _text(until))
     settings = load_config(_path(config))
     options = measure_options(settings, window, min_samples, strict_samples, refusals, spread, begin, end)
-    return Results(open_store(Path(store)), settings, options, jobs)
+    return Results(open_store(_place(store)), settings, options, jobs)
+
+
+def _place(place_: PathLike) -> Place:
+    return place(os.fspath(place_))
 
 
 def _path(path: PathLike | None) -> Path | None:

@@ -25,6 +25,12 @@ class StoreError(FairReplayError):
     exit_code = 5
 
 
+class ClusterError(FairReplayError):
+    """The Ray cluster cannot be reached, or lost a replay's worker again and again."""
+
+    exit_code = 69
+
+
 class StoreBusyError(FairReplayError):
     """Another run holds the store (cron runs that overlap)."""
 

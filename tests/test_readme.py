@@ -17,7 +17,7 @@ from fairreplay.cli.evaluate import rates, summary
 from fairreplay.cli.fail_on import FAILED
 from fairreplay.cli.verify import DIFFERENT
 from fairreplay.config.load import load_config, parse_config
-from fairreplay.errors import BadInputError, FairReplayError, StoreBusyError, StoreError, UsageError
+from fairreplay.errors import BadInputError, ClusterError, FairReplayError, StoreBusyError, StoreError, UsageError
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.user import HEAD_FIELDS
 from fairreplay.trace.formats import FORMATS
@@ -106,7 +106,7 @@ def test_the_confusion_matrix_of_the_readme_is_that_of_the_stored_figures() -> N
 
 def test_the_exit_codes_of_the_readme() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), flags=re.MULTILINE)}
-    errors = (UsageError, BadInputError, StoreError, FairReplayError, StoreBusyError)
+    errors = (UsageError, BadInputError, StoreError, ClusterError, FairReplayError, StoreBusyError)
     assert listed == {0, DIFFERENT, FAILED, 130} | {error.exit_code for error in errors}
 
 

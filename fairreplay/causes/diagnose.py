@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -46,6 +45,7 @@ from fairreplay.errors import UsageError
 from fairreplay.metrics.measure import Measured, measure, of_model, slos_of
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.sandbox.plan import with_known_policies
+from fairreplay.sandbox.pool import run_all
 
 REPRODUCED_MIN: Final = 0.5
 REPRODUCED_MAX: Final = 2.0
@@ -64,6 +64,7 @@ def diagnose(
     slo: tuple[Mapping[str, SloTtft], bool] | None = None,
     load: pl.DataFrame | None = None,
     jobs: int = 1,
+    engine: str = "local",
     recommend: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Verdict]:
@@ -76,6 +77,7 @@ def diagnose(
         measured: of ``logged`` under ``options``; measured anew if not given. ``slo`` likewise.
         load: the requests as they arrived, where ``logged`` is itself a replay (a log of arrivals only).
         jobs: threads for the replays; results do not depend on it.
+        engine: where they run, as of ``sandbox.replay.replay``.
         progress: called after each verdict with their number and how many there will be.
         recommend: also measure fixes, on the episodes and on the whole period (what takes longest).
     """
@@ -99,6 +101,7 @@ def diagnose(
         assumptions=(*((SIMULATED_BASELINE,) if load is not None else ()), *unknown.values()),
         unknown_policies=tuple(unknown),
         jobs=max(1, jobs),
+        engine=engine,
     )
     verdicts = []
     for episode in episodes:
@@ -154,6 +157,7 @@ class _Case:
     unknown_policies: tuple[datetime, ...]
     """When production changed to a policy that the sandbox does not know."""
     jobs: int
+    engine: str
     scenes: dict[str | None, Scene] = field(default_factory=dict)
     """Of the whole period, by model, once a fix is tried on it."""
     periods: dict[bytes, Judged | None] = field(default_factory=dict)
@@ -315,20 +319,16 @@ def _replayed(
     )
     if not any(_is_reproduced(episode, baseline, metric) for metric in hit):
         return court, fitted, None
-    return _with_replays(court, coalitions(court.classes), case.jobs), fitted, None
+    return _with_replays(court, coalitions(court.classes), case.jobs, case.engine), fitted, None
 
 
-def _with_replays(court: _Court, wanted: Sequence[Coalition], jobs: int) -> _Court:
+def _with_replays(court: _Court, wanted: Sequence[Coalition], jobs: int, engine: str) -> _Court:
     missing = [coalition for coalition in wanted if coalition not in court.replays]
 
     def one(coalition: Coalition) -> Judged:
         return judge(court.scene, simulate(court.scene, court.interventions(coalition)))
 
-    if jobs == 1 or len(missing) < 2:
-        made = [one(coalition) for coalition in missing]
-    else:
-        with ThreadPoolExecutor(jobs) as threads:
-            made = list(threads.map(one, missing))
+    made = run_all(one, missing, jobs, engine)
     return replace(court, replays={**court.replays, **dict(zip(missing, made, strict=True))})
 
 
@@ -425,7 +425,7 @@ def _reason(verdict: Verdict, episode: Episode, evidence: Evidence, court: _Cour
         real = court.replays[frozenset()].metrics[metric]
         alone = frozenset({verdict.cause})
         if verdict.cause in CAUSES:
-            without = _with_replays(court, [alone], 1).replays[alone].metrics[metric]
+            without = _with_replays(court, [alone], 1, "local").replays[alone].metrics[metric]
     return words.reason(
         verdict.cause,
         evidence,

@@ -13,7 +13,7 @@ from fairreplay.causes.diagnose import diagnose, with_verdicts
 from fairreplay.causes.episodes import Episode, episodes
 from fairreplay.causes.low_demand import low_demand_episodes
 from fairreplay.config.model import Config
-from fairreplay.metrics.measure import Measured, measure, slos_of
+from fairreplay.metrics.measure import Measured, measure, sliding, slos_of
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.sandbox.plan import baseline_policy, choose, policy_name
 from fairreplay.sandbox.replay import find_replays
@@ -147,6 +147,7 @@ def explained(
     *,
     only: str | None = None,
     jobs: int = 1,
+    engine: str = "local",
     recommend: bool = True,
     progress: Progress | None = None,
 ) -> list[Source]:
@@ -155,6 +156,7 @@ def explained(
     Args:
         only: the id of the one episode that gets a verdict.
         jobs: threads for the replays; results do not depend on it.
+        engine: where they run, as of ``sandbox.replay.replay``.
         recommend: also measure fixes.
         progress: called after each verdict.
     """
@@ -170,9 +172,16 @@ def explained(
         measured=judged.measured,
         load=None if judged is logged else logged.outcome,
         jobs=jobs,
+        engine=engine,
         recommend=recommend,
         progress=progress,
     )
     filled = {one.id: one for one in with_verdicts(wanted, verdicts)}
     done = replace(judged, episodes=tuple(filled.get(one.id, one) for one in every), raw_only_windows=raw_only)
     return [done if source is judged else source for source in found]
+
+
+def slid(source: Source, config: Config, options: MeasureOptions, hop_us: int) -> Source:
+    """The source over sliding windows, held to the targets that it was measured by."""
+    targets = (source.measured.slo, source.measured.assumed_slo)
+    return replace(source, measured=sliding(source.outcome, config, options, hop_us, source.name, targets))

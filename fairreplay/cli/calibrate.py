@@ -18,7 +18,7 @@ from fairreplay.cli.options import (
     StoreOption,
     UntilOption,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.instants import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:

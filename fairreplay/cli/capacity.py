@@ -21,7 +21,7 @@ from fairreplay.cli.options import (
     UntilOption,
     WindowOption,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.instants import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from fairreplay.cli.options import (
     StrictSamplesOption,
     UntilOption,
     WindowOption,
-    cores,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.defaults import cores
+from fairreplay.config.instants import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def compare(
     """
     from functools import partial
 
-    from fairreplay.cli.replay import note_compilation
+    from fairreplay.cli.replay import controls_line, note_compilation
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import measure_options
     from fairreplay.report import side_by_side
@@ -110,6 +110,8 @@ def compare(
         out_json(document(compared, found))
     elif not quiet:
         out(_text(compared, found))
+        for name, totals in compared.controls.items():
+            out(f"controls under {printable(name)}: {controls_line(totals)}")
         for said in compared.assumptions:
             note(said)
 
@@ -162,6 +164,7 @@ def document(compared: Compared, found: list[Best]) -> dict[str, Any]:
             }
             for one in found
         ],
+        **({"controls": compared.controls} if compared.controls else {}),
         "assumptions": list(compared.assumptions),
     }
 

@@ -23,7 +23,7 @@ from fairreplay.cli.options import (
     UntilOption,
     WindowOption,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.instants import period
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

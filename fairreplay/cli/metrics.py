@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,13 +23,12 @@ from fairreplay.cli.options import (
     UntilOption,
     WindowOption,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.instants import period
 from fairreplay.report.text import iso
 
 if TYPE_CHECKING:
     from fairreplay.causes.review import Source
     from fairreplay.config.model import Config
-    from fairreplay.metrics.options import MeasureOptions
 
 WINDOWS_SHOWN = 40
 
@@ -54,7 +52,7 @@ def metrics(
     quiet: QuietOption = False,
 ) -> None:
     """Show SCR, JFI and type fairness by window and model, for the log and for every replay."""
-    from fairreplay.causes.review import period_of, production, sources
+    from fairreplay.causes.review import period_of, production, slid, sources
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import hop_us, measure_options
     from fairreplay.store.store import open_store
@@ -96,14 +94,6 @@ def _show(found: list[Source], shown: list[Source], settings: Config) -> None:
         out("")
     for said in found[0].measured.assumptions:
         note(said)
-
-
-def slid(source: Source, config: Config, options: MeasureOptions, hop_us: int) -> Source:
-    """The source over sliding windows, held to the targets that it was measured by."""
-    from fairreplay.metrics.measure import sliding
-
-    targets = (source.measured.slo, source.measured.assumed_slo)
-    return replace(source, measured=sliding(source.outcome, config, options, hop_us, source.name, targets))
 
 
 _COLUMNS = ("window (UTC)", "model", "requests", "SCR", "JFI", "min x", "of tenant", "TFR", "of type", "failing")

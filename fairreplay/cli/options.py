@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fairreplay.config.defaults import KEY_VARIABLE, STORE
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+if TYPE_CHECKING:
+    from fairreplay.store.objects import Place as Place
+else:
+    Place = Path  # of a parameter with a parser typer does not look at the type
 
 
-DEFAULT_STORE = Path("fairreplay-store")
+def place(text: str | Path) -> Place:
+    """A folder or file, or an address such as ``s3://bucket/prefix``."""
+    if "://" not in str(text):
+        return Path(text)
+    from fairreplay.store.objects import place as remote
+
+    return remote(str(text))
+
+
+DEFAULT_STORE: Place = Path(STORE)
 
 StoreOption = Annotated[
-    Path, typer.Option("--store", envvar="FAIRREPLAY_STORE", help="The store's folder.", show_default=True)
+    Place,
+    typer.Option(
+        "--store",
+        envvar="FAIRREPLAY_STORE",
+        help="The store: a folder, or s3://bucket/prefix (gs://, az://).",
+        show_default=True,
+        parser=place,
+        metavar="DIR",
+    ),
 ]
 ConfigOption = Annotated[
     Path | None,
@@ -49,8 +67,16 @@ SpreadOption = Annotated[
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="Threads for the replays; results do not depend on it.")]
 
-KEY_VARIABLE = "FAIRREPLAY_PSEUDONYM_KEY"
-DEFAULT_T0 = "1970-01-01T00:00:00Z"
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="local|ray",
+        help='Where replays run: "local" threads, or "ray", as tasks of the cluster at RAY_ADDRESS (extra '
+        "fairreplay[ray]); results do not depend on it.",
+    ),
+]
+
 
 # How logs are read: ``ingest`` and ``review``.
 SourcesArgument = Annotated[

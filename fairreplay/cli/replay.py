@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, progress, table
+from fairreplay.cli.console import note, out, out_json, printable, progress, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
+    EngineOption,
     JsonOption,
     QuietOption,
     SinceOption,
     StoreOption,
     UntilOption,
-    cores,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.defaults import cores
+from fairreplay.config.instants import period
 from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def replay(
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Threads over replicas and policies [default: all cores].")
     ] = None,
+    engine: EngineOption = "local",
     emit: Annotated[
         str | None,
         typer.Option("--emit", help='Write every step to -o: "steps" (JSON lines) or "perfetto" (for its viewer).'),
@@ -84,7 +86,7 @@ def replay(
         note(warning, quiet=quiet)
     note_compilation(policies, settings, quiet=quiet)
     with progress("replay", "requests", quiet=quiet or json) as told:
-        summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), progress=told)
+        summaries = run(opened, settings, policies, begin, end, jobs=jobs or cores(), engine=engine, progress=told)
     emitted = None
     if emit is not None and output is not None:
         from fairreplay.sandbox.emit import emit_steps
@@ -101,12 +103,20 @@ def replay(
     if quiet:
         return
     out(table(_COLUMNS, [_row(summary) for summary in summaries]))
+    for summary in summaries:
+        if summary.controls:
+            out(f"controls under {printable(summary.policy)}: {controls_line(summary.controls)}")
     left_out = summaries[0].left_out
     if left_out:
         note(f"left out as no load: {left_out} (refused by production, or of unknown prompt length)")
     out(_fidelity_line(baseline, baseline in found, believed))
     if emitted is not None:
         out(f"{emitted} steps in {output}")
+
+
+def controls_line(totals: dict[str, float]) -> str:
+    """What controls did in all, such as ``refusal.queue_time 12, retry.came_back 12``."""
+    return ", ".join(f"{name} {value:g}" for name, value in totals.items())
 
 
 def _fidelity(store: Store, replay: str, begin: datetime | None, end: datetime | None) -> Fidelity | None:
@@ -138,11 +148,13 @@ def note_compilation(policies: Sequence[str] = (), settings: Config | None = Non
     from fairreplay.sandbox.compiled import compile_engine, is_compiled
 
     extras = settings is not None and settings.has_extras()
-    if is_compiled(policies, extras):
+    controls = settings is not None and settings.has_controls()
+    pools = settings is not None and settings.has_pools()
+    if is_compiled(policies, extras, pools, controls):
         return
     note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
     started = time.monotonic()
-    compile_engine(policies, extras)
+    compile_engine(policies, extras, pools, controls)
     note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 
@@ -175,6 +187,7 @@ def _document(summary: ReplaySummary) -> dict[str, Any]:
         "preemptions": summary.preemptions,
         "ttft_ms": summary.ttft_ms,
         "tokens_per_s": summary.tokens_per_s,
+        **({} if summary.controls is None else {"controls": summary.controls}),
         "engine_s": summary.engine_s,
         "requests_per_s": summary.requests / summary.engine_s if summary.engine_s > 0 else None,
         "wall_s": summary.wall_s,

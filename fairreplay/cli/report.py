@@ -14,6 +14,7 @@ from fairreplay.cli.options import (
     ConfigOption,
     JsonOption,
     MinSamplesOption,
+    Place,
     QuietOption,
     RefusalsOption,
     SinceOption,
@@ -22,11 +23,11 @@ from fairreplay.cli.options import (
     StrictSamplesOption,
     UntilOption,
     WindowOption,
+    place,
 )
-from fairreplay.cli.period import period
+from fairreplay.config.instants import period
 
 if TYPE_CHECKING:
-    from fairreplay.report.redaction import Redaction
     from fairreplay.report.schema import Document, EpisodeRow, GroupVerdict
     from fairreplay.report.write import Written
 
@@ -35,7 +36,14 @@ EPISODES_SHOWN = 15
 
 def report(
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="The page; report.json goes beside it. A folder takes report.html.")
+        Place,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="PATH",
+            parser=place,
+            help="The page, also s3://...; report.json goes beside it. A folder takes report.html.",
+        ),
     ] = Path("reports/report.html"),
     since: SinceOption = None,
     until: UntilOption = None,
@@ -46,7 +54,13 @@ def report(
     spread: SpreadOption = "phases",
     fail_on: FailOnOption = None,
     previous: Annotated[
-        Path | None, typer.Option("--previous", help="report.json of an earlier report: tell what changed since.")
+        Place | None,
+        typer.Option(
+            "--previous",
+            metavar="FILE",
+            parser=place,
+            help="report.json of an earlier report, also s3://...: tell what changed since.",
+        ),
     ] = None,
     capacity: Annotated[
         Path | None, typer.Option("--capacity", help="What `capacity -o` wrote: shown in a section of its own.")
@@ -76,6 +90,7 @@ def report(
     from fairreplay.report.capacity import load_capacity
     from fairreplay.report.gather import report_document
     from fairreplay.report.previous import load_previous
+    from fairreplay.report.redaction import redaction_of
     from fairreplay.report.write import write_report
     from fairreplay.store.store import open_store
 
@@ -95,7 +110,7 @@ def report(
     opened = open_store(store)
     planned = None if capacity is None else load_capacity(capacity, opened.digest())
     earlier = None if previous is None else load_previous(previous)
-    redaction = redaction_of(redact, redact_key, quiet=quiet or json)
+    redaction = redaction_of(redact, redact_key, lambda said: note(said, quiet=quiet or json))
     with progress("report", "episodes", quiet=quiet or json) as told:
         document = report_document(
             opened,
@@ -112,63 +127,6 @@ def report(
     elif not quiet:
         out(summary_text(document, written))
     fail_at(fail_on, worst_of_document(document))
-
-
-def redaction_of(what: str | None, key_file: Path | None, *, quiet: bool) -> Redaction | None:
-    """The pseudonyms of ``--redact``; makes their key where there is none, readable by its owner only.
-
-    Raises:
-        UsageError: an option without the other, or a key that cannot be read, made or used.
-    """
-    from fairreplay.errors import UsageError
-
-    if what is None:
-        if key_file is not None:
-            raise UsageError("--redact-key is the key of --redact tenant; give both")
-        return None
-    if what != "tenant":
-        raise UsageError(f"--redact {what}: only 'tenant' can stand under pseudonyms")
-    from fairreplay.report.redaction import Redaction
-    from fairreplay.trace.pseudonyms import KEY_BYTES_MAX, KEY_BYTES_MIN, Pseudonyms
-
-    path = key_file or _default_key()
-    try:
-        key = path.read_bytes().strip()
-    except FileNotFoundError:
-        key = _new_key(path)
-        note(f"redact   new key in {path}; keep it apart from the report: it tells who is who", quiet=quiet)
-    except OSError as error:
-        raise UsageError(f"--redact-key {path}: cannot be read ({error.strerror}); choose another file") from None
-    if not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
-        raise UsageError(
-            f"--redact-key {path}: {len(key)} bytes, not {KEY_BYTES_MIN} to {KEY_BYTES_MAX}; "
-            "name a file that is not there yet, and a key is made"
-        )
-    return Redaction(Pseudonyms(key))
-
-
-def _default_key() -> Path:
-    import os
-
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "fairreplay" / "redact.key"
-
-
-def _new_key(path: Path) -> bytes:
-    import os
-    import secrets
-
-    from fairreplay.errors import UsageError
-
-    key = secrets.token_hex(32).encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key + b"\n")
-    except OSError as error:
-        raise UsageError(f"--redact-key {path}: cannot be made ({error.strerror}); choose another file") from None
-    return key
 
 
 def summary(document: Document, written: Written) -> dict[str, Any]:

@@ -10,11 +10,10 @@ import typer
 
 from fairreplay.cli import console
 from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_document
-from fairreplay.cli.ingest import options_of
 from fairreplay.cli.options import (
     DEFAULT_STORE,
-    DEFAULT_T0,
     ConfigOption,
+    EngineOption,
     FormatOption,
     JoinOption,
     JsonOption,
@@ -26,6 +25,7 @@ from fairreplay.cli.options import (
     ModelOption,
     OnOption,
     OnStripOption,
+    Place,
     PseudonymiseOption,
     QuietOption,
     RefusalsOption,
@@ -40,9 +40,10 @@ from fairreplay.cli.options import (
     UntilOption,
     WindowOption,
     ZoneOption,
-    cores,
+    place,
 )
-from fairreplay.cli.period import length, period
+from fairreplay.config.defaults import T0, cores
+from fairreplay.config.instants import length, period
 
 if TYPE_CHECKING:
     from fairreplay.report.review import Review, Waiting
@@ -55,8 +56,14 @@ clock_s = time.time
 def review(
     sources: SourcesArgument,
     output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="DIR", help="Folder of the reports; report.html is the last good one."),
+        Place,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            parser=place,
+            help="Folder of the reports, also s3://...; report.html is the last good one.",
+        ),
     ] = Path("reports"),
     policy: Annotated[
         list[str] | None,
@@ -80,10 +87,11 @@ def review(
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Threads for the replays [default: all cores].")
     ] = None,
+    engine: EngineOption = "local",
     log_format: FormatOption = "auto",
     map_file: MapOption = None,
     tz: ZoneOption = "UTC",
-    t0: T0Option = DEFAULT_T0,
+    t0: T0Option = T0,
     tenant: TenantOption = None,
     tenant_from: TenantFromOption = None,
     type_: TypeOption = None,
@@ -111,6 +119,7 @@ def review(
     from fairreplay.metrics.options import measure_options
     from fairreplay.report.review import review as run
     from fairreplay.report.review import waiting
+    from fairreplay.store.ingest_options import options_of
 
     check_level(fail_on)
     _check_folder(output)
@@ -155,6 +164,7 @@ def review(
         policies=policy or (),
         since_last=since == LAST,
         jobs=jobs or cores(),
+        engine=engine,
         stage=lambda what, unit: console.progress(what, unit, quiet=hush),
     )
     for warning in done.warnings:
@@ -166,7 +176,7 @@ def review(
     fail_at(fail_on, worst_of_document(done.document))
 
 
-def _check_folder(output: Path) -> None:
+def _check_folder(output: Place) -> None:
     from fairreplay.errors import UsageError
 
     if output.suffix.lower() in (".html", ".htm") or (output.exists() and not output.is_dir()):
@@ -175,9 +185,9 @@ def _check_folder(output: Path) -> None:
 
 def document(done: Review) -> dict[str, Any]:
     """The documented keys of ``review --json``."""
-    from fairreplay.cli.ingest import document as ingest_document
     from fairreplay.cli.report import summary
     from fairreplay.report.text import iso
+    from fairreplay.store.ingest_options import document as ingest_document
 
     return {
         "reviewed": True,

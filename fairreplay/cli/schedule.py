@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fairreplay.cli.console import out, out_json
-from fairreplay.cli.options import DEFAULT_STORE, ConfigOption, JsonOption, QuietOption, StoreOption
-from fairreplay.cli.period import length
+from fairreplay.cli.options import DEFAULT_STORE, ConfigOption, JsonOption, Place, QuietOption, StoreOption, place
+from fairreplay.config.instants import length
 from fairreplay.errors import UsageError, nearest
 
 KINDS = ("cron", "systemd", "k8s")
@@ -18,9 +18,9 @@ KINDS = ("cron", "systemd", "k8s")
 def schedule(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="Whose entry is printed: cron, systemd or k8s.")],
     sources: Annotated[list[str], typer.Argument(metavar="SRC...", help="The logs, as `review` takes them.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the reports.")] = Path(
-        "reports"
-    ),
+    output: Annotated[
+        Place, typer.Option("-o", "--output", metavar="DIR", parser=place, help="Folder of the reports, also s3://...")
+    ] = Path("reports"),
     every: Annotated[str, typer.Option("--every", help="How often, at the earliest.")] = "14d",
     at: Annotated[str, typer.Option("--at", help="Time of the day, in the scheduler's zone.")] = "03:00",
     day: Annotated[str, typer.Option("--day", help="Day of the week, where --every is a week or more.")] = "sun",
@@ -53,8 +53,8 @@ def schedule(
     moment = when(length(every, "--every"), at, day)
     here = kind != "k8s"  # in a container paths are relative to its volume
 
-    def path(given: Path) -> str:
-        return str(given.absolute() if here else given)
+    def path(given: Place) -> str:
+        return str(given.absolute() if here and isinstance(given, Path) else given)
 
     logs = [name if not here or name == "-" or "://" in name else str(Path(name).absolute()) for name in sources]
     if "-" in logs:

@@ -547,7 +547,21 @@ class Config(Table):
         """Whether there are pools, drafts, experts or precisions anywhere."""
         tables = (self.cluster, *self.models.values())
         drafts = self.speculative is not None and self.speculative.draft_tokens > 0
-        return drafts or self.moe is not None or any(one.disaggregated or one.precision_switch for one in tables)
+        return drafts or self.moe is not None or self.has_pools() or any(one.precision_switch for one in tables)
+
+    def has_pools(self) -> bool:
+        return any(table.disaggregated for table in (self.cluster, *self.models.values()))
+
+    def has_controls(self) -> bool:
+        """Whether anything may hold requests back around the scheduler: retries, limits, backpressure and so on."""
+        tables: list[EngineKeys] = [self.cluster, *self.models.values()]
+        tables += [change for table in (self.cluster, *self.models.values()) for change in table.changes]
+        limits = any(table.queue_time_limit_ms or table.tenant_queue_limit for table in tables)
+        own = any(tenant.queue_limit or tenant.rate_per_s for tenant in self.tenants.values())
+        preempts = any(table.preemption_threshold is not None for table in self.policies.values())
+        pressed = self.backpressure.rate_per_s is not None or self.kv_admission.long_tokens is not None
+        swaps = self.preempt.victims == "swap"
+        return bool(limits or own or preempts or pressed or swaps or self.retry.attempts or self.emergency.enabled)
 
     def commitments(self, at: datetime | None = None) -> dict[str, int]:
         """Committed tokens a month at an instant (null: by the latest commitments) of each tenant that has any."""
@@ -612,7 +626,7 @@ class Engine(Table):
         lacking = engines.missing(settled.get("version", engines.LATEST), settled)
         if lacking is not None:
             raise ValueError(lacking)
-        if settled.get("batching") == "prefill-first" or "speculative" in settled:
+        if settled.get("batching") == "prefill-first":
             settled.setdefault("async_scheduling", False)
         return engines.defaults(settled.get("version", engines.LATEST)) | settled
 
@@ -620,8 +634,6 @@ class Engine(Table):
     def _agree(self) -> Engine:
         if self.async_scheduling and self.batching == "prefill-first":
             raise ValueError('async_scheduling = true does not go with batching = "prefill-first"')
-        if self.async_scheduling and self.speculative:
-            raise ValueError("async_scheduling = true does not go with [speculative]")
         if self.precision_switch and not self.enable_prefix_caching:
             raise ValueError("precision_switch needs enable_prefix_caching = true")
         return self

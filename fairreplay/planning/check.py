@@ -58,6 +58,10 @@ def of_both(config: Config, store: Store) -> list[Finding]:
     found += _strangers("type", "types", config.types, held["type"])
     ordered = config.policy_table("type-priority").order
     found += _strangers("type", "policies.type-priority order", ordered, held["type"])
+    found += _strangers(
+        "type", "speculative.types", config.speculative.types if config.speculative else (), held["type"]
+    )
+    found += _strangers("type", "moe.types", config.moe.types if config.moe else (), held["type"])
     found += _changes(config, store)
     found += _slos(config, held["tenant"])
     return found
@@ -115,7 +119,7 @@ def of_store(store: Store, config: Config | None) -> list[Finding]:
     """Damage, and replays that no command would use with this config."""
     found = [Finding("error", "store", fault) for fault in store.faults()]
     if not store.manifest.segments:
-        found.append(Finding("warning", "store", f"{store.path}: no request is stored"))
+        found.append(Finding("warning", "store", f"{store.place}: no request is stored"))
     if config is None:
         return found
     try:

@@ -8,10 +8,8 @@ when it was made is the file's own time of change.
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import orjson
@@ -19,7 +17,8 @@ import orjson
 from fairreplay.errors import StoreError, UsageError
 from fairreplay.report.schema import Document
 from fairreplay.report.write import Written, write_report
-from fairreplay.store.files import replace_bytes, replace_file
+from fairreplay.store.files import replace_bytes
+from fairreplay.store.objects import Place
 
 STATE_NAME: Final = "review.json"
 VERSION: Final = 1
@@ -43,7 +42,7 @@ def page_name(until: datetime) -> str:
     return f"report-{until.astimezone(UTC):%Y%m%dT%H%M%S.%f}Z.html"
 
 
-def read_state(folder: Path) -> State | None:
+def read_state(folder: Place) -> State | None:
     """What the last review left in ``folder``; null where there was none.
 
     Raises:
@@ -69,19 +68,21 @@ def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-def reviewed_at_s(folder: Path) -> float:
+def reviewed_at_s(folder: Place) -> float:
     """When the last review was made: seconds since the epoch, of the machine's clock."""
     return (folder / STATE_NAME).stat().st_mtime
 
 
-def earlier(folder: Path, until: datetime) -> list[Path]:
+def earlier(folder: Place, until: datetime) -> list[Place]:
     """Documents of the reviews that ended before ``until``, the latest first."""
     own = page_name(until).removesuffix(".html") + ".json"
-    found = [path for path in folder.glob("report-*.json") if _ARCHIVED.fullmatch(path.name) and path.name < own]
+    found: list[Place] = [
+        path for path in folder.glob("report-*.json") if _ARCHIVED.fullmatch(path.name) and path.name < own
+    ]
     return sorted(found, key=lambda path: path.name, reverse=True)
 
 
-def publish(folder: Path, document: Document, state: State) -> tuple[Written, Written]:
+def publish(folder: Place, document: Document, state: State) -> tuple[Written, Written]:
     """Put a review on disk: its own files first, then the last good report, the state last. The latter two.
 
     A run that is killed on the way leaves what was there or what is new of each, and the next run does the rest. A
@@ -96,16 +97,12 @@ def publish(folder: Path, document: Document, state: State) -> tuple[Written, Wr
     path = folder / STATE_NAME
     try:
         for source, target in ((kept.json, latest.json), (kept.html, latest.html)):
-            replace_file(target, lambda temporary, source=source: _copy(source, temporary))  # type: ignore[misc]
+            replace_bytes(target, source.read_bytes())
         if not path.exists() or path.read_bytes() != content:
             replace_bytes(path, content)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror}); choose another -o") from None
     return latest, kept
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copyfile(source, target)
 
 
 def _plain(state: State) -> dict[str, object]:

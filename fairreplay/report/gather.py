@@ -36,6 +36,7 @@ def report_document(
     previous: Document | None = None,
     redaction: Redaction | None = None,
     capacity: CapacityFacts | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> Document:
     """The report on the requests that arrived in the period of ``options``: the log, and every replay of it.
@@ -47,6 +48,7 @@ def report_document(
         previous: an earlier report (``report.previous.load_previous``); the document tells the difference to it.
         redaction: puts tenants under pseudonyms.
         capacity: what ``fairreplay capacity`` reckoned (``report.capacity.load_capacity``).
+        engine: where counterfactuals run (``sandbox.replay.replay``).
     """
     options = period_of(store, options)
     found = sources(store, config, options)
@@ -56,7 +58,7 @@ def report_document(
         redaction = redaction.knowing({*config.tenants, *(name for names in named for name in names)})
         found = [redaction.source(source) for source in found]
         config, known = redaction.config(config), redaction.store(known)
-    found = explained(found, config, options, jobs=JOBS, progress=progress)
+    found = explained(found, config, options, jobs=JOBS, engine=engine, progress=progress)
     judged = production(found)
     logged = found[0]
     facts = [_facts(source, config, options) for source in found]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import orjson
@@ -12,12 +11,13 @@ from fairreplay.report import text
 from fairreplay.report.rounding import rounded
 from fairreplay.report.schema import Changes, Document, EpisodeRow, FigureChange, Ongoing, PastEpisode
 from fairreplay.report.versions import checked
+from fairreplay.store.objects import Place
 
 GAP_WINDOWS_MAX: Final = 2
 """As within a report: episodes with at most so many windows between them are one, also across the border of periods."""
 
 
-def load_previous(path: Path) -> Document:
+def load_previous(path: Place) -> Document:
     """The document of an earlier report (``report.json``), of any known version, as one of this version.
 
     Raises:

@@ -7,10 +7,13 @@ afterwards is made of pseudonyms. What the store itself says (file names, remark
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Mapping
+import secrets
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, get_args
 
 import polars as pl
@@ -30,12 +33,13 @@ from fairreplay.causes.verdict import (
     Verdict,
 )
 from fairreplay.config.model import Config
+from fairreplay.errors import UsageError
 from fairreplay.metrics.measure import Measured
 from fairreplay.report import schema
 from fairreplay.report.provenance import StoreFacts
 from fairreplay.report.schema import Document, Level, Metric, Redacted, Role
 from fairreplay.store.manifest import Segment
-from fairreplay.trace.pseudonyms import PREFIX, Pseudonyms
+from fairreplay.trace.pseudonyms import KEY_BYTES_MAX, KEY_BYTES_MIN, PREFIX, Pseudonyms
 from fairreplay.trace.schema import DEFAULT_TENANT
 
 WHOLE_WORD_BELOW: Final = 4
@@ -205,3 +209,54 @@ def _pattern(tenants: frozenset[str], prose: bool) -> tuple[re.Pattern[str] | No
         for name in names
     ]
     return re.compile("|".join(forms), re.IGNORECASE), {name.lower(): name for name in reversed(names)}
+
+
+# ---- the key ----
+
+
+def redaction_of(
+    what: str | None, key_file: Path | None, told: Callable[[str], None] = lambda _said: None
+) -> Redaction | None:
+    """The pseudonyms of ``--redact``; makes their key where there is none, readable by its owner only, and tells so.
+
+    Raises:
+        UsageError: an option without the other, or a key that cannot be read, made or used.
+    """
+    if what is None:
+        if key_file is not None:
+            raise UsageError("--redact-key is the key of --redact tenant; give both")
+        return None
+    if what != "tenant":
+        raise UsageError(f"--redact {what}: only 'tenant' can stand under pseudonyms")
+
+    path = key_file or _default_key()
+    try:
+        key = path.read_bytes().strip()
+    except FileNotFoundError:
+        key = _new_key(path)
+        told(f"redact   new key in {path}; keep it apart from the report: it tells who is who")
+    except OSError as error:
+        raise UsageError(f"--redact-key {path}: cannot be read ({error.strerror}); choose another file") from None
+    if not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
+        raise UsageError(
+            f"--redact-key {path}: {len(key)} bytes, not {KEY_BYTES_MIN} to {KEY_BYTES_MAX}; "
+            "name a file that is not there yet, and a key is made"
+        )
+    return Redaction(Pseudonyms(key))
+
+
+def _default_key() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "fairreplay" / "redact.key"
+
+
+def _new_key(path: Path) -> bytes:
+    key = secrets.token_hex(32).encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key + b"\n")
+    except OSError as error:
+        raise UsageError(f"--redact-key {path}: cannot be made ({error.strerror}); choose another file") from None
+    return key

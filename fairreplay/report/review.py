@@ -22,11 +22,12 @@ from fairreplay.report.provenance import config_digest
 from fairreplay.report.schema import Document
 from fairreplay.report.write import Written
 from fairreplay.sandbox.plan import choose, policy_name
+from fairreplay.sandbox.pool import workers
 from fairreplay.sandbox.replay import ReplaySummary, find_replays, replay
 from fairreplay.store.ingest import IngestOptions, IngestSummary, ingest
-from fairreplay.store.manifest import MANIFEST_NAME
+from fairreplay.store.objects import Place
 from fairreplay.store.sources import STDIN, expand
-from fairreplay.store.store import Store, claimed, open_store
+from fairreplay.store.store import Store, claimed, has_store, open_store
 from fairreplay.trace.read import content_id
 
 Told = Callable[[int, int], None]
@@ -57,15 +58,15 @@ class Review:
     document: Document
     latest: Written
     kept: Written
-    previous: Path | None
+    previous: Place | None
     """The earlier review that the report tells the difference to."""
     warnings: tuple[str, ...]
 
 
 def review(
     names: Sequence[str],
-    store_path: Path,
-    folder: Path,
+    store_path: Place,
+    folder: Place,
     config: Config,
     options: MeasureOptions,
     *,
@@ -73,29 +74,30 @@ def review(
     policies: Sequence[str] = (),
     since_last: bool = False,
     jobs: int = 1,
+    engine: str = "local",
     stage: Stage = silent,
 ) -> Review:
     """Read ``names`` into the store, replay the period under ``configured(config, policies)``, report into ``folder``.
 
     The store's lock is held throughout. Replays that belong are taken as they are; those made before the store grew,
     which no command can use any more, are removed. ``since_last``: from the end of the last review on; where nothing
-    arrived since then, its period again.
+    arrived since then, its period again. ``engine``: where replays and counterfactuals run (``sandbox.replay``).
 
     Raises:
         UsageError, BadInputError, StoreError, StoreBusyError: as of the steps. The last good report stays.
     """
     chosen = configured(config, policies)
-    with claimed(store_path):
+    with claimed(store_path), workers(engine):
         with stage("ingest", "rows") as told:
             ingested = ingest(names, store_path, replace(ingesting or IngestOptions(), progress=told))
         store = open_store(store_path)
         options, repeats = _since_last(store, folder, options) if since_last else (options, ())
         options = period_of(store, options)
-        done = _replayed(store, config, chosen, options, jobs, stage)
+        done = _replayed(store, config, chosen, options, jobs, engine, stage)
         until = options.until or _after_the_last(store)
         path, previous, warnings = _previous(folder, until)
         with stage("report", "episodes") as told:
-            document = report_document(store, config, options, previous=previous, progress=told)
+            document = report_document(store, config, options, previous=previous, engine=engine, progress=told)
         state = State(options.since, until, page_name(until), store.digest(), config_digest(config))
         removed = _remove_useless(store)
         latest, kept = publish(folder, document, state)
@@ -114,7 +116,7 @@ def review(
     )
 
 
-def _since_last(store: Store, folder: Path, options: MeasureOptions) -> tuple[MeasureOptions, tuple[str, ...]]:
+def _since_last(store: Store, folder: Place, options: MeasureOptions) -> tuple[MeasureOptions, tuple[str, ...]]:
     """The period after the last review, or that of the last one, and a word on it, where nothing arrived since."""
     last = read_state(folder)
     if last is None:
@@ -126,7 +128,13 @@ def _since_last(store: Store, folder: Path, options: MeasureOptions) -> tuple[Me
 
 
 def _replayed(
-    store: Store, config: Config, chosen: Sequence[str], options: MeasureOptions, jobs: int, stage: Stage
+    store: Store,
+    config: Config,
+    chosen: Sequence[str],
+    options: MeasureOptions,
+    jobs: int,
+    engine: str,
+    stage: Stage,
 ) -> list[ReplaySummary]:
     found = find_replays(store, config, options.since, options.until)
     missing = [policy for policy in chosen if policy_name(choose(policy)) not in found]
@@ -135,7 +143,7 @@ def _replayed(
         return []
     del load
     with stage("replay", "requests") as told:
-        return replay(store, config, missing, options.since, options.until, jobs=jobs, progress=told)
+        return replay(store, config, missing, options.since, options.until, jobs=jobs, engine=engine, progress=told)
 
 
 def _after_the_last(store: Store) -> datetime:
@@ -146,7 +154,7 @@ def _after_the_last(store: Store) -> datetime:
     """
     last = _newest([segment.last_arrival for segment in store.manifest.segments])
     if last is None:
-        raise UsageError(f"{store.path}: no request in the store: nothing to review")
+        raise UsageError(f"{store.place}: no request in the store: nothing to review")
     return last + timedelta(microseconds=1)
 
 
@@ -154,7 +162,7 @@ def _newest(arrivals: Sequence[str | None]) -> datetime | None:
     return max((datetime.fromisoformat(at).astimezone(UTC) for at in arrivals if at is not None), default=None)
 
 
-def _previous(folder: Path, until: datetime) -> tuple[Path | None, Document | None, tuple[str, ...]]:
+def _previous(folder: Place, until: datetime) -> tuple[Place | None, Document | None, tuple[str, ...]]:
     """The latest earlier review that can be read, and what is wrong with later ones: that alone stops no review."""
     warnings: list[str] = []
     for path in earlier(folder, until):
@@ -189,11 +197,11 @@ class Waiting:
 
 
 def waiting(
-    folder: Path,
+    folder: Place,
     every: timedelta,
     now_s: float,
     names: Sequence[str],
-    store_path: Path,
+    store_path: Place,
     ingesting: IngestOptions | None = None,
 ) -> Waiting | None:
     """Null where a review is due: there was none, or ``every`` has passed since, on the clock or in the trace.
@@ -202,7 +210,7 @@ def waiting(
     to see how far they go; nothing is stored.
     """
     last = read_state(folder)
-    if last is None or not (store_path / MANIFEST_NAME).exists():
+    if last is None or not has_store(store_path):
         return None
     enough = every - every / GRACE_PART
     then_s = reviewed_at_s(folder)
@@ -215,7 +223,7 @@ def waiting(
     return Waiting(last.until, datetime.fromtimestamp(then_s, UTC), wall, max(trace, timedelta(0)))
 
 
-def _newest_arrival(names: Sequence[str], store_path: Path, ingesting: IngestOptions, last: datetime) -> datetime:
+def _newest_arrival(names: Sequence[str], store_path: Place, ingesting: IngestOptions, last: datetime) -> datetime:
     store = open_store(store_path)
     arrivals: list[str | None] = [segment.last_arrival for segment in store.manifest.segments]
     try:

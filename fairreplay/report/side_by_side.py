@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class Compared:
     kind: str
     candidates: tuple[Candidate, ...]
     assumptions: tuple[str, ...]
+    controls: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By candidate, what controls did in its replay: ``control.what`` -> sum; only where there are any."""
 
 
 def policies(
@@ -55,7 +57,7 @@ def policies(
     for (label, name), outcome in zip(made.items(), others, strict=True):
         sources.append(_replayed(outcome, config, options, name, label, sources[0]))
     found = _beside(sources, config, options, is_log_ranked=LOGGED in names)
-    return Compared("policies", found, sources[0].measured.assumptions)
+    return Compared("policies", found, sources[0].measured.assumptions, _controls(store, sources))
 
 
 def configs(
@@ -86,7 +88,7 @@ def configs(
         said["the configs set different TTFT targets: each replay is held to its own"] = None
     first = next(iter(settings))
     found = _beside(sources, settings[first], period_of(store, options[first]), is_log_ranked=False)
-    return Compared("configs", found, tuple(said))
+    return Compared("configs", found, tuple(said), _controls(store, sources))
 
 
 def periods(
@@ -116,6 +118,12 @@ def periods(
         found += candidates(label, inside(judged.outcome, own), judged.measured, is_ranked=True)
         said |= dict.fromkeys(judged.measured.assumptions)
     return Compared("periods", tuple(found), tuple(said))
+
+
+def _controls(store: Store, sources: Sequence[Source]) -> dict[str, dict[str, float]]:
+    replays = {source.name: source.replay for source in sources if source.replay}
+    told = {name: store.replay_meta(replay).get("controls") for name, replay in replays.items()}
+    return {name: totals for name, totals in told.items() if totals}
 
 
 def _found(store: Store, config: Config, options: MeasureOptions) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from fairreplay.errors import UsageError
 from fairreplay.report.html import encoded as encode
@@ -11,16 +10,17 @@ from fairreplay.report.html import render
 from fairreplay.report.schema import Document
 from fairreplay.report.ticket import ticket, ticket_name
 from fairreplay.store.files import replace_bytes
+from fairreplay.store.objects import Place
 
 
 @dataclass(frozen=True)
 class Written:
-    html: Path
-    json: Path
-    tickets: tuple[Path, ...] = ()
+    html: Place
+    json: Place
+    tickets: tuple[Place, ...] = ()
 
 
-def write_report(document: Document, output: Path) -> Written:
+def write_report(document: Document, output: Place) -> Written:
     """Write the page to ``output``, the document beside it with the same stem and ``.json``, and each episode's ticket.
 
     ``output`` without ``.html`` is a folder: ``report.html`` and ``report.json`` go into it. The document is written

@@ -160,6 +160,10 @@ class _Total:
             columns["scheduled_ps"][rows] = result.scheduled_ps
             columns["first_token_ps"][rows] = result.first_token_ps
             self._add_controls(rows, result)
+        if decode:
+            refused = np.flatnonzero(result.status == REFUSED)
+            at_once = [rows[refused], self.attempts[rows[refused]], result.finished_ps[refused], result.reason[refused]]
+            self.refusals.append(np.stack(at_once, axis=1))
         for name in ("finished_ps", "status", "reason"):
             columns[name][rows] = getattr(result, name)
         for name in ("preemptions", "recomputed_tokens", "cached_tokens", "computed_tokens"):

@@ -454,8 +454,8 @@ def check_plan(plan: Plan) -> None:
     """Refuse a plan that no engine can run.
 
     Raises:
-        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching or speculation, a feature
-            that lacks what it needs, or a change of a setting that a running engine cannot change (``FIXED``).
+        ValueError: no settings, a limit below 1, async scheduling with prefill-first batching, a feature that lacks
+            what it needs, or a change of a setting that a running engine cannot change (``FIXED``).
     """
     if not plan.settings or not plan.weights:
         raise ValueError("a plan needs settings and weights")
@@ -474,8 +474,6 @@ def check_plan(plan: Plan) -> None:
             raise ValueError(f"victim {settings.victim!r}: must be one of {', '.join(VICTIMS)}")
         if settings.policy.floors is not None and settings.policy.floors.window_ps < 1:
             raise ValueError("type floors need a window of at least 1 ps")
-        if settings.async_scheduling and settings.speculation:
-            raise ValueError("async_scheduling does not go with speculation")
         if settings.precision_switch not in ("", *PRECISION_SWITCHES):
             raise ValueError(f"precision_switch {settings.precision_switch!r}: keep or drop")
         if settings.precision_switch and not settings.enable_prefix_caching:
@@ -489,6 +487,8 @@ def check_plan(plan: Plan) -> None:
                 raise ValueError(f"{name} cannot change in mid-run (at {at_ps} ps)")
         if _drafting(settings) != _drafting(first):
             raise ValueError(f"speculation cannot change in mid-run (at {at_ps} ps)")
+        if settings.policy.by_cost and settings.policy.preemption_threshold is not None:
+            raise ValueError("preemption_threshold does not go with costs in place of prompt tokens")
         if plan.controls is None and (settings.queue_time_ps or settings.tenant_queue_limit):
             raise ValueError("limits of queue time and of a tenant's queue need Plan.controls")
 

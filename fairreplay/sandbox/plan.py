@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from fairreplay.config.durations import window_us
 from fairreplay.config.engines import rules
@@ -84,6 +85,9 @@ MAY_BE_ABSENT: Final = ("model", "priority", "weight", "prefix_ids")
 
 State = TypeVar("State")
 
+Rows = NDArray[np.uint32]
+"""Row numbers in ``Load.frame``, upward."""
+
 Choice = str | UserRank
 """A policy of the sandbox by its name, or a ranking of the user's own."""
 
@@ -120,14 +124,17 @@ class Load:
 
 @dataclass(frozen=True)
 class Part:
-    """One replica's part of the load, the same under every policy; ``workload.request_weight`` is left at 0."""
+    """One replica's part of the load, the same under every policy. Its requests stay in the load: ``Task.shard``."""
 
     model: str | None
     cluster: Cluster
     replica: str
-    rows: Int64s
-    """Row numbers in ``Load.frame``, upward."""
-    workload: Workload
+    rows: Rows
+    tenants: tuple[str, ...]
+    types: tuple[str, ...]
+    """Sorted by name."""
+    placed: Int64s | None = None
+    """Of ``POOLS``: the replica of the prefill pool that serves each row."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +143,32 @@ class Shard:
 
     model: str | None
     replica: str
-    rows: Int64s
-    """Row numbers in ``Load.frame``, upward."""
+    rows: Rows
     workload: Workload
     plan: Plan
+
+
+@dataclass(frozen=True)
+class Task:
+    """A shard to be made: one replica under one policy. Until then it takes no memory but that of its rows' numbers."""
+
+    part: Part
+    plan: Plan
+    weighs_rows: bool
+    """The rows' own ``weight`` counts."""
+    over_limit: Int64s | None = None
+    """By row of the load: 1 if the gateway before all replicas refuses it."""
+
+    def shard(self, load: Load, config: Config) -> Shard:
+        """The replica with its requests, taken out of ``load``."""
+        part = self.part
+        frame = load.frame if len(part.rows) == len(load.frame) else load.frame[part.rows]
+        work = _workload(frame, part, config, load.start_us)
+        if self.weighs_rows:
+            work = replace(work, request_weight=_row_weights(frame))
+        if self.over_limit is not None:
+            work = replace(work, over_limit=self.over_limit[part.rows])
+        return Shard(model=part.model, replica=part.replica, rows=part.rows, workload=work, plan=self.plan)
 
 
 def picoseconds(seconds: float, speed: float = 1.0) -> int:
@@ -227,6 +256,18 @@ def columns_needed(config: Config) -> tuple[str, ...]:
     return (*_ALWAYS, *(name for name, is_needed in wide.items() if is_needed))
 
 
+def ids_needed(config: Config) -> bool:
+    """Whether placement or the drawing of lots looks at the requests' ids."""
+    clusters = [resolve_cluster(config, name) for name in (None, *config.models)]
+    return config.moe is not None or any(
+        cluster.placement != "round-robin" or cluster.engine.speculative or cluster.engine.moe for cluster in clusters
+    )
+
+
+IS_LOAD: Final = (pl.col("status") != "rejected") & (pl.col("prompt_tokens").fill_null(0) > 0)
+"""Rows that load the cluster."""
+
+
 def take_load(frame: pl.DataFrame, *, ordered: bool = False) -> Load:
     """The rows of ``frame`` (canonical columns, at least ``columns_needed``) that load the cluster.
 
@@ -238,11 +279,15 @@ def take_load(frame: pl.DataFrame, *, ordered: bool = False) -> Load:
     Raises:
         UsageError: no row is left, or the arrivals span more time than int64 picoseconds hold.
     """
-    is_load = (pl.col("status") != "rejected") & (pl.col("prompt_tokens").fill_null(0) > 0)
-    load = frame.filter(is_load)
+    load = frame.filter(IS_LOAD)
     load = load if ordered else load.sort(ORDER)
+    return load_of(load, len(frame) - len(load))
+
+
+def load_of(load: pl.DataFrame, left_out: int) -> Load:
+    """As ``take_load``, of rows that load the cluster and stand in order."""
     if load.is_empty():
-        raise UsageError(f"nothing to replay: none of the {len(frame)} requests of the period loads the cluster")
+        raise UsageError(f"nothing to replay: none of the {left_out} requests of the period loads the cluster")
     arrivals = load["arrived_at"].to_physical()
     start_us, end_us = int(arrivals[0]), int(arrivals[-1])
     if (end_us - start_us) * PS_PER_US > MAX_PERIOD_PS:
@@ -250,7 +295,7 @@ def take_load(frame: pl.DataFrame, *, ordered: bool = False) -> Load:
             f"the period spans {(end_us - start_us) // 86_400_000_000} days, "
             f"the sandbox holds at most {MAX_PERIOD_PS // PS_PER_SECOND // 86_400}: narrow it with --since and --until"
         )
-    return Load(frame=load, left_out=len(frame) - len(load), start_us=start_us)
+    return Load(frame=load, left_out=left_out, start_us=start_us)
 
 
 def parts(load: Load, config: Config) -> tuple[Part, ...]:
@@ -268,23 +313,31 @@ def parts(load: Load, config: Config) -> tuple[Part, ...]:
         group = load.frame if of_model is None else load.frame[of_model]
         cluster = resolve_cluster(config, model)
         if cluster.disaggregated:
-            rows = np.arange(len(load.frame), dtype=np.int64) if of_model is None else of_model
-            work = _workload(group, config, load.start_us, cluster)
-            prefill = cluster.model_copy(update={"replicas": cluster.disaggregated.prefill_replicas})
-            made.append(Part(model, cluster, POOLS, rows, replace(work, placed=place(group, prefill)[1])))
+            made.append(_pools(load, group, of_model, model, cluster))
             continue
-        names, replica = place(group, cluster)
-        for index, name in enumerate(names):
-            own = np.flatnonzero(replica == index)
+        names, placed = place(group, cluster)
+        for name, own in zip(names, placed, strict=True):
             if len(own) == 0:
                 continue
-            part = group if len(own) == len(group) else group[own]
+            of_part = group.select("tenant", "type")
+            of_part = of_part if len(own) == len(group) else of_part[own]
             rows = own if of_model is None else of_model[own]
-            made.append(Part(model, cluster, name, rows, _workload(part, config, load.start_us, cluster)))
+            made.append(Part(model, cluster, name, rows, _names(of_part["tenant"]), _names(of_part["type"])))
     return tuple(made)
 
 
-def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] | None = None) -> tuple[Shard, ...]:
+def _pools(load: Load, group: pl.DataFrame, of_model: Rows | None, model: str | None, cluster: Cluster) -> Part:
+    """A disaggregated group, in one: requests of all prefill replicas meet in the decode pool."""
+    assert cluster.disaggregated is not None
+    prefill = cluster.model_copy(update={"replicas": cluster.disaggregated.prefill_replicas})
+    placed = np.zeros(len(group), np.int64)
+    for index, own in enumerate(place(group, prefill)[1]):
+        placed[own] = index
+    rows = np.arange(len(load.frame), dtype=np.uint32) if of_model is None else of_model
+    return Part(model, cluster, POOLS, rows, _names(group["tenant"]), _names(group["type"]), placed)
+
+
+def tasks(load: Load, config: Config, policy: Choice, planned: Sequence[Part] | None = None) -> tuple[Task, ...]:
     """``parts(load, config)`` (or those ``planned`` before, for several policies) with what they run under ``policy``.
 
     The policy that the config names as what production runs (``baseline_policy``) takes each model's own policy and
@@ -301,26 +354,26 @@ def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] |
     weights = _weigher(config, is_baseline)
     if not is_baseline and config.weights.rule == "protected":
         weights = protected(weights, config, load)
-    made: list[Shard] = []
+    if weights.by_row:
+        _check_row_weights(load.frame)
     planned = parts(load, config) if planned is None else planned
-    limits: dict[str | None, Int64s] | None = None
+    limits: dict[str | None, Int64s] = {}
+    made: list[Task] = []
     for part in planned:
-        work = part.workload
-        if weights.by_row:
-            work = replace(work, request_weight=_row_weights(load.frame, part.rows))
+        over_limit = None
         if policy_limits(part.cluster, policy, is_baseline=is_baseline):
             limits = limits or _over_limits(load, planned, config.policy_table("rpm-limit").rpm)
-            work = replace(work, over_limit=limits[part.model][part.rows])
-        settings = settings_over_time(part.cluster, config, policy, work, load.start_us)
+            over_limit = limits[part.model]
+        settings = settings_over_time(part.cluster, config, policy, part, load.start_us)
         plan = Plan(
             settings=settings,
-            weights=_weights_over_time(weights, work.tenants, load.start_us),
+            weights=_weights_over_time(weights, part.tenants, load.start_us),
             controls=controls_of(
                 part.cluster,
                 config,
                 any(state.policy.preemption_threshold is not None for _, state in settings),
-                work.tenants,
-                work.types,
+                part.tenants,
+                part.types,
                 load.start_us,
                 partial(_targets, config, CONTROLS),
             ),
@@ -330,8 +383,13 @@ def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] |
             check_plan(plan)
         except ValueError as error:
             raise UsageError(f"cluster: {error}") from None
-        made.append(Shard(model=part.model, replica=part.replica, rows=part.rows, workload=work, plan=plan))
+        made.append(Task(part, plan, weights.by_row, over_limit))
     return tuple(made)
+
+
+def shards(load: Load, config: Config, policy: Choice, planned: Sequence[Part] | None = None) -> tuple[Shard, ...]:
+    """As ``tasks``, with every replica's requests at once."""
+    return tuple(task.shard(load, config) for task in tasks(load, config, policy, planned))
 
 
 def policy_limits(cluster: Cluster, policy: Choice, *, is_baseline: bool) -> bool:
@@ -364,8 +422,8 @@ def _models(frame: pl.DataFrame) -> list[str | None]:
 # Placement: which replica serves which request.
 
 
-def place(group: pl.DataFrame, cluster: Cluster) -> tuple[tuple[str, ...], Int64s]:
-    """Names of the replicas of one model, and the index of the one that serves each row of ``group``.
+def place(group: pl.DataFrame, cluster: Cluster) -> tuple[tuple[str, ...], list[Rows]]:
+    """Names of the replicas of one model, and the rows of ``group`` that each of them serves.
 
     ``round-robin``: the i-th arrival goes to replica ``i mod R``. ``session``: by a stable hash of ``session_id``
     (``request_id`` where there is none). ``logged``: as the log says, whatever ``replicas`` is.
@@ -378,7 +436,7 @@ def place(group: pl.DataFrame, cluster: Cluster) -> tuple[tuple[str, ...], Int64
                 'set placement = "round-robin" or "session"'
             )
         names = _names(group["replica"])
-        return names, _index(group["replica"], names)
+        return names, _by_replica(_index(group["replica"], names), len(names))
     names = tuple(str(index) for index in range(cluster.replicas))
     if cluster.placement == "session":
         keys = group["session_id"].fill_null(group["request_id"])
@@ -388,8 +446,13 @@ def place(group: pl.DataFrame, cluster: Cluster) -> tuple[tuple[str, ...], Int64
             schema_overrides={"replica": pl.Int64},
         )
         found = pl.DataFrame({"key": keys}).join(table, on="key", how="left", maintain_order="left")
-        return names, found["replica"].to_numpy()
-    return names, np.arange(len(group), dtype=np.int64) % cluster.replicas
+        return names, _by_replica(found["replica"].to_numpy(), len(names))
+    return names, [np.arange(first, len(group), len(names), dtype=np.uint32) for first in range(len(names))]
+
+
+def _by_replica(replica: Int64s, count: int) -> list[Rows]:
+    """Where each of ``count`` replicas stands in ``replica``."""
+    return [np.flatnonzero(replica == index).astype(np.uint32) for index in range(count)]
 
 
 def stable_hash(text: str) -> int:
@@ -739,46 +802,48 @@ def _weights_over_time(weights: _Weigher, tenants: Sequence[str], start_us: int)
 # Requests.
 
 
-def _workload(part: pl.DataFrame, config: Config, start_us: int, cluster: Cluster) -> Workload:
-    tenants, types = _names(part["tenant"]), _names(part["type"])
-    tenant = _index(part["tenant"], tenants)
+def _workload(rows: pl.DataFrame, part: Part, config: Config, start_us: int) -> Workload:
+    """``rows`` as the engine takes them; ``request_weight`` is left at 0."""
+    tenant = _index(rows["tenant"], part.tenants)
     default_priority = np.array(
-        [(config.tenants[name].priority or 0) if name in config.tenants else 0 for name in tenants], dtype=np.int64
+        [(config.tenants[name].priority or 0) if name in config.tenants else 0 for name in part.tenants],
+        dtype=np.int64,
     )
-    priority = default_priority[tenant]
-    if "priority" in part.columns:
-        own = part["priority"].cast(pl.Int64)
+    priority = default_priority[tenant] if default_priority.any() else np.zeros(len(rows), np.int64)
+    if "priority" in rows.columns:
+        own = rows["priority"].cast(pl.Int64)
         priority = np.where(own.is_not_null().to_numpy(), own.fill_null(0).to_numpy(), priority)
-    starts, ids = _prefixes(part)
-    kind, prompt = _index(part["type"], types), part["prompt_tokens"].cast(pl.Int64).to_numpy()
-    engine = cluster.engine
+    starts, ids = _prefixes(rows)
+    kind, prompt = _index(rows["type"], part.types), rows["prompt_tokens"].cast(pl.Int64).to_numpy()
+    engine = part.cluster.engine
     precision: Int64s | None = None
     precisions: tuple[str, ...] = ()
     if engine.precision_switch:
-        spoken = part["precision"].fill_null("")
+        spoken = rows["precision"].fill_null("")
         precisions = _names(spoken)
         precision = _index(spoken, precisions)
         # what one precision has cached is of no use to another
         apart = np.array([stable_hash(name) for name in precisions], np.uint64).view(np.int64)
         ids = ids ^ np.repeat(apart[precision], np.diff(starts))
-    moe = _moe(config.moe, types)
+    moe = _moe(config.moe, part.types)
     return Workload(
-        arrival_ps=(part["arrived_at"].to_physical().to_numpy() - start_us) * PS_PER_US,
+        arrival_ps=(rows["arrived_at"].to_physical().to_numpy() - start_us) * PS_PER_US,
         prompt_tokens=prompt,
-        output_tokens=part["output_tokens"].cast(pl.Int64).fill_null(0).to_numpy(),
+        output_tokens=rows["output_tokens"].cast(pl.Int64).fill_null(0).to_numpy(),
         priority=priority,
         tenant=tenant,
         type=kind,
-        request_weight=np.zeros(len(part), dtype=np.int64),
+        request_weight=np.zeros(len(rows), dtype=np.int64),
         prefix_start=starts,
         prefix_ids=ids,
-        prefix_block_tokens=prefix_block_tokens(part) if len(ids) else 0,
-        tenants=tenants,
-        types=types,
-        draw=_draws(part) if moe or engine.speculative else None,
+        prefix_block_tokens=prefix_block_tokens(rows) if len(ids) else 0,
+        tenants=part.tenants,
+        types=part.types,
+        draw=_draws(rows) if moe or engine.speculative else None,
         cost=_costs(moe, _millionths(config.moe.risk), kind, prompt) if moe and config.moe else None,
         precision=precision,
         precisions=precisions,
+        placed=part.placed,
     )
 
 
@@ -807,15 +872,29 @@ def _prefixes(part: pl.DataFrame) -> tuple[Int64s, Int64s]:
     return starts, ids.explode().drop_nulls().to_numpy().view(np.int64)
 
 
-def _row_weights(frame: pl.DataFrame, rows: Int64s) -> Int64s:
-    """Inverse weight of each of ``rows``, 0 where the log has none."""
-    if "weight" not in frame.columns or frame["weight"].null_count() == len(frame):
-        return np.zeros(len(rows), dtype=np.int64)
-    weights = frame["weight"].gather(rows).cast(pl.Float64)
-    table = {
+def _has_weights(frame: pl.DataFrame) -> bool:
+    return "weight" in frame.columns and frame["weight"].null_count() < len(frame)
+
+
+def _check_row_weights(frame: pl.DataFrame) -> None:
+    """Every logged weight is one that the sandbox counts with."""
+    if _has_weights(frame):
+        _inverse_row_weights(frame["weight"])
+
+
+def _inverse_row_weights(weights: pl.Series) -> dict[float, int]:
+    return {
         weight: inverse_weight(Fraction(repr(weight)), "a logged row")
-        for weight in weights.drop_nulls().unique().to_list()
+        for weight in weights.drop_nulls().unique().cast(pl.Float64).to_list()
     }
+
+
+def _row_weights(frame: pl.DataFrame) -> Int64s:
+    """Inverse weight of each row, 0 where the log has none."""
+    if not _has_weights(frame):
+        return np.zeros(len(frame), dtype=np.int64)
+    weights = frame["weight"].cast(pl.Float64)
+    table = _inverse_row_weights(weights)
     return weights.replace_strict(table, default=0, return_dtype=pl.Int64).fill_null(0).to_numpy()
 
 
@@ -836,9 +915,9 @@ def prefix_block_tokens(part: pl.DataFrame) -> int:
     return sizes[explained.index(max(explained))]
 
 
-def _rows(frame: pl.DataFrame, predicate: pl.Expr) -> Int64s:
+def _rows(frame: pl.DataFrame, predicate: pl.Expr) -> Rows:
     """Numbers of the rows where ``predicate`` holds."""
-    return np.flatnonzero(frame.select(predicate).to_series().to_numpy()).astype(np.int64)
+    return np.flatnonzero(frame.select(predicate).to_series().to_numpy()).astype(np.uint32)
 
 
 def _names(column: pl.Series) -> tuple[str, ...]:

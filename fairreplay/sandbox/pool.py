@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 Task = TypeVar("Task")
@@ -28,10 +29,13 @@ def run_tasks(
     size: Callable[[Task], int],
     jobs: int,
     progress: Progress | None = None,
+    *,
+    ahead: int | None = None,
 ) -> Generator[Result]:
     """The results of ``work`` over ``tasks`` in their order, with at most ``jobs`` of them at work at a time.
 
-    ``tasks`` is emptied as they are taken up, so that what a task holds is let go when it is done.
+    ``tasks`` is emptied as they are taken up, so that what a task holds is let go when it is done. Tasks taken up whose
+    results are not yet taken away have a size of at most ``ahead`` together (but for a single one).
 
     The main thread only waits, so that an interrupt is seen at once; then, or when a task fails, the tasks at work end
     at their next call of ``Watch`` before the error goes on.
@@ -60,7 +64,11 @@ def run_tasks(
         try:
             for number in range(len(sizes)):
                 while number not in running or not running[number].done():
-                    while tasks and sum(not one.done() for one in running.values()) < jobs:
+                    while (
+                        tasks
+                        and sum(not one.done() for one in running.values()) < jobs
+                        and (ahead is None or not running or sum(sizes[number : submitted + 1]) <= ahead)
+                    ):
                         running[submitted] = pool.submit(run, tasks.pop(), submitted)
                         submitted += 1
                     wait([one for one in running.values() if not one.done()], _POLL_S, FIRST_COMPLETED)
@@ -72,3 +80,27 @@ def run_tasks(
                 yield running.pop(number).result()
         finally:
             stop.set()
+
+
+def run_all(work: Callable[[Task], Result], tasks: Sequence[Task], jobs: int, engine: str = "local") -> list[Result]:
+    """The results of ``work`` over ``tasks`` in their order, by ``jobs`` threads or (``ray``) in the cluster."""
+    if engine == "ray" and len(tasks) > 1:
+        from fairreplay.sandbox.on_ray import run_all_on_ray
+
+        return run_all_on_ray(work, tasks)
+    if jobs == 1 or len(tasks) < 2:
+        return [work(task) for task in tasks]
+    with ThreadPoolExecutor(jobs) as threads:
+        return list(threads.map(work, tasks))
+
+
+@contextmanager
+def workers(engine: str) -> Iterator[None]:
+    """``engine`` over several steps: a cluster's workers start once for all of them."""
+    if engine == "ray":
+        from fairreplay.sandbox.on_ray import connected
+
+        with connected():
+            yield
+    else:
+        yield

@@ -279,6 +279,8 @@ class _Engine:
         self.mode = gate.c[at.MODE]
         if self._spec() != spec:
             self._change_policy()
+            if self.floors:
+                self.floors.advance(self.clock)
         while (index := gate.expired(self.clock)) != at.NONE:
             self._leave_queue(self.requests[index])
             self._refuse(self.requests[index], QUEUE_TIME)
@@ -415,7 +417,8 @@ class _Engine:
             drafts = 0
             if self.settings.speculation and todo and not request.prefilling:
                 drafts = self.settings.speculation.drafts
-                todo += min(self._accepted_drafts(request), request.output - request.sampled - 1)
+                sampled = request.sampled + request.in_flight
+                todo += min(self._accepted_drafts(request.index, sampled), request.output - sampled - 1)
             tokens = min(todo, cap, budget, self.settings.max_model_len - request.computed - 1)
             if tokens <= 0:
                 continue
@@ -509,7 +512,8 @@ class _Engine:
         """
         self.yielded = 0
         threshold = self.policy.spec.preemption_threshold
-        if threshold is None or not len(self.queues) or not self.running:
+        unit = self.policy.threshold_unit
+        if threshold is None or not unit or not len(self.queues) or not self.running:
             return
         index = self._head()
         if index is None:
@@ -518,7 +522,7 @@ class _Engine:
         most = self.settings.max_num_active_seqs or self.settings.max_num_seqs
         if self._lacks(head) <= 0 and len(self.running) < most:
             return
-        bound = self.policy.rank(index) + threshold * self.policy.threshold_unit
+        bound = self.policy.rank(index) + threshold * unit
         urgent = [request for request in self.running if self.policy.rank(request.index) > bound]
         urgent.sort(key=lambda request: (-self.policy.rank(request.index), -request.index))
         allowed = [request for request in urgent if self._may_give_way(request)]
@@ -657,8 +661,7 @@ class _Engine:
                 if self.floors:
                     self.floors.on_tokens(index, samples)
                 if self.gate:
-                    for _ in range(samples):
-                        self.gate.token(index)
+                    self.gate.tokens(index, samples)
             if request.sampled <= 1:
                 self.first_token_ps[index] = self.clock
                 self.policy.on_first_token(index, self.clock - request.arrival)
@@ -698,7 +701,7 @@ class _Engine:
             if head is None:
                 self.idle_passes = 0
                 ends = self.floors.window_end_ps if self.floors else at.FOREVER
-                self._wait_for(min(ends, self.gate.wakes_ps()) if self.gate else ends)
+                self._wait_for(min(ends, self.gate.wakes_ps(self.clock)) if self.gate else ends)
                 return
             request = self.requests[head]
         elif self.idle_passes > PASSES_WITHOUT_PROGRESS_MAX:
@@ -715,11 +718,11 @@ class _Engine:
 
     # ---- small pieces ---------------------------------------------------------------------------------------------
 
-    def _accepted_drafts(self, request: _Request) -> int:
+    def _accepted_drafts(self, index: int, sampled: int) -> int:
         assert self.settings.speculation
         assert self.workload.draw is not None
-        kind, seed = int(self.workload.type[request.index]), int(self.workload.draw[request.index])
-        return accepted_drafts(self.settings.speculation, kind, seed, request.sampled)
+        kind, seed = int(self.workload.type[index]), int(self.workload.draw[index])
+        return accepted_drafts(self.settings.speculation, kind, seed, sampled)
 
     def _drawn_ps(self, request: _Request) -> int:
         """What the tokens of ``request`` take of a step whose experts differ in cost."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,44 +19,38 @@ import numpy as np
 import polars as pl
 
 from fairreplay.config.model import ClusterTable, Config, Tenant, resolve_cluster
-from fairreplay.errors import UsageError
-from fairreplay.sandbox.compiled import KINDS, StepSums, run, run_with_sums
+from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox.controls.configured import asked_for, needs_targets
-from fairreplay.sandbox.engine import (
-    NEVER,
-    PS_PER_US,
-    REASON_NAMES,
-    STATUS_NAMES,
-    EngineResult,
-    Int64s,
-    UserRank,
-)
+from fairreplay.sandbox.engine import OK, REFUSED, UserRank
 from fairreplay.sandbox.plan import (
+    IS_LOAD,
     MAY_BE_ABSENT,
     Choice,
     Load,
     Shard,
+    Task,
     baseline_policy,
     choose,
     columns_needed,
+    ids_needed,
+    load_of,
     parts,
     policy_name,
-    shards,
-    take_load,
+    tasks,
 )
 from fairreplay.sandbox.policies import KNOW_DEADLINES
 from fairreplay.sandbox.policies.user import try_rank
 from fairreplay.sandbox.pool import Progress, Watch, run_tasks
-from fairreplay.store.replays import REPLAY_SCHEMA, STEP_SCHEMA
-from fairreplay.store.store import Store
-from fairreplay.trace.schema import TIMESTAMP
+from fairreplay.sandbox.served import NO_INSTANT, Outcomes, Served, serve, step_rows
+from fairreplay.store.store import BLOCK_ROWS, Store
 
 if TYPE_CHECKING:
     from fairreplay.sandbox.accounts import Account
 
-US_PER_SECOND: Final = 1_000_000
-KEPT_COLUMNS: Final = ("request_id", "arrived_at", "prompt_tokens", "output_tokens")
-"""What is still read of the load once its replicas are planned."""
+ENGINES: Final = ("local", "ray")
+"""Where replicas are simulated: by threads of this process, or on a Ray cluster."""
+AHEAD_ROWS: Final = 1 << 22
+"""Requests whose outcome may be at hand before the policy's turn to be written has come."""
 JUDGED: Final = {"disaggregated": {"prefill_budget_ms", "decode_budget_ms"}}
 """What a cluster's results are only held against."""
 SEMANTICS: Final = 1
@@ -83,6 +77,8 @@ class ReplaySummary:
     """Wall-clock seconds in the engine; never stored."""
     wall_s: float
     """Wall-clock seconds of this replay, reading and writing included; never stored."""
+    controls: dict[str, float] | None = None
+    """What controls did in all, by ``control.what``; null where there are none."""
 
 
 @dataclass(frozen=True)
@@ -104,51 +100,107 @@ def replay(
     until: datetime | None = None,
     *,
     jobs: int = 1,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> list[ReplaySummary]:
     """Run the load of the period under each policy and write the results into the store, in the order given.
 
     A policy is one of the sandbox's own by name, or the user's ``path/file.py:function``.
 
-    ``jobs`` threads share the replicas of all policies; the results do not depend on their number. Each policy's
-    result is written whole when it is there, so what an interrupt leaves is a store with fewer replays.
+    ``jobs`` threads share the replicas of all policies; with ``engine="ray"`` they are tasks of a Ray cluster
+    (``on_ray``). The results depend on neither. Each policy's result is written whole when it is there, so what an
+    interrupt leaves is a store with fewer replays.
 
     Raises:
-        UsageError: see ``plan.take_load`` and ``plan.shards``; nothing is written then.
+        UsageError: see ``plan.take_load`` and ``plan.tasks``, or Ray is not installed; nothing is written then.
+        ClusterError: the Ray cluster cannot be reached, or lost a replica again and again.
         StoreBusyError: another run holds the store.
     """
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine!r} is unknown; {nearest(engine, list(ENGINES))}")
     chosen = _distinct([choose(policy) for policy in policies])
     summaries = []
     with store.lock():
         started = time.perf_counter()
-        load = read_load(store, config, since, until)
+        load = read_load(store, config, since, until, ids=ids_needed(config))
         replicas = parts(load, config)
-        tasks: list[Shard] = []
+        todo: list[Task] = []
         for policy in chosen:
-            tasks += shards(load, config, policy, replicas)
+            todo += tasks(load, config, policy, replicas)
             if isinstance(policy, UserRank):
                 from fairreplay.sandbox.compiled.user_rank import compile_rank
 
                 compile_rank(policy)
-                try_rank(policy, tasks[-1].workload)
-        count = len(replicas)
-        del replicas  # what is done is let go
-        load = replace(load, frame=load.frame.select(KEPT_COLUMNS))
-        done = run_tasks(tasks, lambda shard, watch: _run_shard(load, shard, watch), _size, jobs, progress)
-        with closing(done):
+                try_rank(policy, todo[-1].shard(load, config).workload)
+        with closing(_served(load, config, todo, jobs, engine, progress)) as done:
             for policy in chosen:
-                replayed = _gathered([next(done) for _ in range(count)])
-                meta = _meta(store, config, policy, since, until, load, replayed)
-                store.write_replay(meta, replayed.requests, replayed.steps)
+                name, digest = policy_name(policy), policy.digest if isinstance(policy, UserRank) else None
+                hash_ = config_hash(store, config, name, since, until, digest)
+                outcomes = Outcomes(len(load.frame), replicas)
+                with store.replay_draft(name, hash_) as draft:
+                    for part in replicas:
+                        served = next(done)
+                        outcomes.put(part, served)
+                        draft.add_steps(step_rows(part, load.start_us, served.sums))
+                        del served  # before the next one
+                    meta = _meta(store, config, policy, since, until, load, outcomes)
+                    draft.finish(meta, _frames(store, since, until, load, outcomes), outcomes.controls())
                 if isinstance(policy, UserRank):
                     _remove_older(store, policy)
                 wall_s, started = time.perf_counter() - started, time.perf_counter()
-                summaries.append(_summary(meta, load, replayed, wall_s))
+                summaries.append(_summary(meta, load, outcomes, wall_s))
+                del outcomes  # before the next policy's
     return summaries
 
 
-def read_load(store: Store, config: Config, since: datetime | None = None, until: datetime | None = None) -> Load:
+def _served(
+    load: Load, config: Config, todo: list[Task], jobs: int, engine: str, progress: Progress | None
+) -> Generator[Served]:
+    """The outcome of each task, in their order."""
+
+    def made(task: Task) -> Shard:
+        return task.shard(load, config)
+
+    def size(task: Task) -> int:
+        return len(task.part.rows)
+
+    if engine == "ray":
+        from fairreplay.sandbox.on_ray import run_on_ray
+
+        return run_on_ray(todo, made, size, load.start_us, AHEAD_ROWS, progress)
+
+    def work(task: Task, watch: Watch) -> Served:
+        return serve(made(task), load.start_us, watch)
+
+    return run_tasks(todo, work, size, jobs, progress, ahead=AHEAD_ROWS)
+
+
+def _frames(
+    store: Store, since: datetime | None, until: datetime | None, load: Load, outcomes: Outcomes
+) -> pl.DataFrame | Iterator[pl.DataFrame]:
+    """The rows of a replay: a frame, or blocks of one that is large."""
+    frames = outcomes.frames(_ids(store, since, until, load))
+    return next(frames) if len(load.frame) + load.left_out <= BLOCK_ROWS else frames
+
+
+def _ids(store: Store, since: datetime | None, until: datetime | None, load: Load) -> Iterator[pl.Series]:
+    """The ids of the load's requests, in its order and in blocks: read again, rather than held all the time."""
+    if "request_id" in load.frame.columns:
+        for block in load.frame.select("request_id").iter_slices(BLOCK_ROWS):
+            yield block["request_id"]
+        return
+    for block in store.in_order(since, until, ("request_id", "status", "prompt_tokens")):
+        kept = block.filter(IS_LOAD)["request_id"]
+        if len(kept):
+            yield kept
+
+
+def read_load(
+    store: Store, config: Config, since: datetime | None = None, until: datetime | None = None, *, ids: bool = True
+) -> Load:
     """The load of a period as the store holds it: only the columns that a replay reads, names as categories.
+
+    Without ``ids`` it has no ``request_id``, which takes more memory than all the rest.
 
     Raises:
         UsageError: see ``plan.take_load``.
@@ -157,11 +209,27 @@ def read_load(store: Store, config: Config, since: datetime | None = None, until
     columns = [
         name
         for name in columns_needed(config)
-        if name not in MAY_BE_ABSENT or not all(name in segment.empty_columns for segment in stored)
+        if (name not in MAY_BE_ABSENT or not all(name in segment.empty_columns for segment in stored))
+        and (ids or name != "request_id")
     ]
-    frame = store.requests(since, until, columns)
-    load = take_load(frame.with_columns(pl.col("tenant", "type", "status").cast(pl.Categorical)), ordered=True)
-    return replace(load, frame=load.frame.drop("status"))
+    blocks, left_out = [], 0
+    for block in store.in_order(since, until, columns):
+        kept = block.filter(IS_LOAD).drop("status")
+        left_out += len(block) - len(kept)
+        blocks.append(kept.with_columns(pl.col("tenant", "type").cast(pl.Categorical)))
+    return load_of(_in_one(blocks), left_out)
+
+
+def _in_one(blocks: list[pl.DataFrame]) -> pl.DataFrame:
+    """One frame of contiguous columns; ``blocks`` is emptied column by column, so that nothing is there twice."""
+    if len(blocks) == 1:
+        return blocks.pop()
+    columns = []
+    for name in blocks[0].columns:
+        columns.append(pl.concat([block[name] for block in blocks], rechunk=True))
+        for number, block in enumerate(blocks):
+            blocks[number] = block.drop(name)
+    return pl.DataFrame(columns)
 
 
 def _distinct(policies: Sequence[Choice]) -> list[Choice]:
@@ -263,101 +331,13 @@ def _enforced_floors(config: Config) -> dict[str, object]:
 
 def run_shards(load: Load, planned: Sequence[Shard]) -> Replayed:
     """Simulate every replica and gather the rows in the trace's order."""
-    return _gathered([_run_shard(load, shard, None) for shard in planned])
-
-
-def _size(shard: Shard) -> int:
-    return len(shard.rows)
-
-
-def _run_shard(load: Load, shard: Shard, watch: Watch | None) -> Replayed:
-    """One replica; the rows carry their number in the load."""
-    started = time.perf_counter()
-    offset_ps = load.start_us % US_PER_SECOND * PS_PER_US
-    try:
-        result, sums = run_with_sums(shard.workload, shard.plan, offset_ps, progress=watch)
-        accounts = (_account(shard, result, watch),) if shard.plan.has_extras() else ()
-    except OverflowError as error:
-        raise UsageError(f"the sandbox cannot hold this replay: {error}; narrow the period") from None
-    engine_s = time.perf_counter() - started
-    return Replayed(_request_rows(load, shard, result), _step_rows(shard, load.start_us, sums), engine_s, accounts)
-
-
-def _account(shard: Shard, result: EngineResult, watch: Watch | None) -> Account:
-    """What the replay will say of pools, drafts, experts and precisions; simulates again where that is compared."""
-    from fairreplay.sandbox.accounts import account
-
-    return account(shard.model, shard.workload, shard.plan, result, lambda work, plan: run(work, plan, progress=watch))
-
-
-def _gathered(replicas: Sequence[Replayed]) -> Replayed:
-    rows = replicas[0].requests if len(replicas) == 1 else pl.concat(one.requests for one in replicas).sort("row")
-    return Replayed(
-        requests=rows.select(pl.col(name).cast(dtype) for name, dtype in REPLAY_SCHEMA.items()),
-        steps=pl.concat(one.steps for one in replicas),
-        engine_s=sum(one.engine_s for one in replicas),
-        accounts=tuple(account for one in replicas for account in one.accounts),
-    )
-
-
-def _request_rows(load: Load, shard: Shard, result: EngineResult) -> pl.DataFrame:
-    """The replay's rows of one replica, with their row number in the load where there are others."""
-    ids = load.frame["request_id"]
-    is_all = len(shard.rows) == len(ids)
-    columns = {
-        **({} if is_all else {"row": pl.Series(shard.rows, dtype=pl.Int64)}),
-        "request_id": ids if is_all else ids.gather(shard.rows),
-        "replica": _named([shard.replica], np.zeros(len(shard.rows), np.int64)),
-        "scheduled_at": _instants(result.scheduled_ps, load.start_us),
-        "first_token_at": _instants(result.first_token_ps, load.start_us),
-        "finished_at": _instants(result.finished_ps, load.start_us),
-        "status": _named([STATUS_NAMES[code] for code in range(len(STATUS_NAMES))], result.status),
-        "reason": _named([REASON_NAMES[code] for code in range(len(REASON_NAMES))], result.reason),
-        "preemptions": _counts(result.preemptions, pl.UInt16),
-        "recomputed_tokens": _counts(result.recomputed_tokens, pl.UInt32),
-        "cached_tokens": _counts(result.cached_tokens, pl.UInt32),
-        "computed_tokens": _counts(result.computed_tokens, pl.UInt32),
-    }
-    return pl.DataFrame(columns)
-
-
-def _named(names: Sequence[str], codes: Int64s) -> pl.Series:
-    """Names by their codes, as categories: a quarter of the memory of text."""
-    return pl.Series(names, dtype=pl.Categorical).gather(codes)
-
-
-def _counts(values: Int64s, dtype: type[pl.UInt16] | type[pl.UInt32]) -> pl.Series:
-    """Counts as the column holds them; what is too large for it stands at its limit."""
-    limit = 2**16 - 1 if dtype is pl.UInt16 else 2**32 - 1
-    return pl.Series(np.minimum(values, limit)).cast(dtype)
-
-
-def _instants(instant_ps: Int64s, start_us: int) -> pl.Series:
-    """Picoseconds of the sandbox's clock as canonical instants: whole microseconds, rounded down.
-
-    Down, because arrivals are whole microseconds: no latency can come out negative, and order is kept.
-    """
-    instants = pl.Series(instant_ps // PS_PER_US + start_us).cast(TIMESTAMP)
-    known = instant_ps != NEVER
-    return instants if known.all() else pl.select(pl.when(pl.Series(known)).then(instants)).to_series()
-
-
-def _step_rows(shard: Shard, start_us: int, sums: StepSums) -> pl.DataFrame:
-    """Steps of one replica by (second of their start, class); means from integer sums."""
-    count = len(sums.kind)
-    columns = {
-        "model": pl.Series([shard.model], dtype=pl.String).new_from_index(0, count),
-        "replica": pl.Series([shard.replica], dtype=pl.String).new_from_index(0, count),
-        "second": sums.second + start_us // US_PER_SECOND,
-        "class": pl.Series(KINDS, dtype=pl.String).gather(sums.kind),
-        "steps": sums.steps,
-        "batch_tokens": sums.tokens,
-        "running": sums.running / sums.steps,
-        "waiting": sums.waiting / sums.steps,
-        "kv_used_blocks": sums.used / sums.steps,
-        "preemptions": sums.preempted,
-    }
-    return pl.DataFrame(columns).cast(dict(STEP_SCHEMA))  # type: ignore[arg-type]
+    outcomes, steps = Outcomes(len(load.frame), planned), []
+    for shard in planned:
+        served = serve(shard, load.start_us, None)
+        outcomes.put(shard, served)
+        steps.append(step_rows(shard, load.start_us, served.sums))
+    (requests,) = outcomes.frames([load.frame["request_id"]])
+    return Replayed(requests, pl.concat(steps), outcomes.engine_s, tuple(outcomes.accounts))
 
 
 def _meta(
@@ -367,10 +347,10 @@ def _meta(
     since: datetime | None,
     until: datetime | None,
     load: Load,
-    replayed: Replayed,
+    outcomes: Outcomes,
 ) -> dict[str, object]:
     """What ``replay.json`` holds: identity and totals. ``rank_digest`` for a user's policy alone."""
-    status = replayed.requests["status"]
+    status = outcomes.of("status")
     name = policy_name(policy)
     digest = policy.digest if isinstance(policy, UserRank) else None
     return {
@@ -381,13 +361,22 @@ def _meta(
         "store_digest": store.digest(),
         "since": _iso(since),
         "until": _iso(until),
-        "requests": len(replayed.requests),
+        "requests": len(status),
         "left_out": load.left_out,
-        "ok": int((status == "ok").sum()),
-        "rejected": int((status == "rejected").sum()),
-        "preemptions": int(replayed.requests["preemptions"].cast(pl.Int64).sum()),
-        **_cluster(replayed.accounts),
+        "ok": int(np.count_nonzero(status == OK)),
+        "rejected": int(np.count_nonzero(status == REFUSED)),
+        "preemptions": int(outcomes.of("preemptions").sum(dtype=np.int64)),
+        **_cluster(outcomes.accounts),
+        **_controlled(outcomes.controls()),
     }
+
+
+def _controlled(rows: pl.DataFrame | None) -> dict[str, object]:
+    if rows is None:
+        return {}
+    from fairreplay.sandbox.controls.record import totals
+
+    return {"controls": totals(rows)}
 
 
 def _cluster(accounts: Sequence[Account]) -> dict[str, object]:
@@ -398,13 +387,14 @@ def _cluster(accounts: Sequence[Account]) -> dict[str, object]:
     return {"cluster": tables(accounts)}
 
 
-def _summary(meta: dict[str, Any], load: Load, replayed: Replayed, wall_s: float) -> ReplaySummary:
-    rows = replayed.requests
-    ttft_us = (rows["first_token_at"] - load.frame["arrived_at"]).drop_nulls().to_physical().sort().to_numpy()
-    served = load.frame.filter(rows["status"] == "ok").select("prompt_tokens", "output_tokens").cast(pl.Int64)
-    tokens = sum(int(served[column].sum()) for column in served.columns)
-    finished = rows["finished_at"].to_physical().max()
-    span_s = 0.0 if finished is None else (int(finished) - load.start_us) / 1e6  # type: ignore[arg-type]
+def _summary(meta: dict[str, Any], load: Load, outcomes: Outcomes, wall_s: float) -> ReplaySummary:
+    first_us, finished_us = outcomes.columns["first_token"], outcomes.columns["finished"]
+    ttft_us = first_us - load.frame["arrived_at"].to_physical().to_numpy()
+    ttft_us = ttft_us if meta["requests"] == meta["ok"] else ttft_us[first_us != NO_INSTANT]
+    is_served = pl.Series(outcomes.of("status") == OK)
+    served = load.frame.select(pl.col("prompt_tokens", "output_tokens").filter(is_served).cast(pl.Int64).sum())
+    last_us = int(finished_us.max())
+    span_s = 0.0 if last_us == NO_INSTANT else (last_us - load.start_us) / 1e6
     return ReplaySummary(
         name=f"{meta['policy']}-{meta['config_hash']}",
         policy=meta["policy"],
@@ -414,15 +404,21 @@ def _summary(meta: dict[str, Any], load: Load, replayed: Replayed, wall_s: float
         ok=meta["ok"],
         rejected=meta["rejected"],
         preemptions=meta["preemptions"],
-        ttft_ms={f"p{q}": _nearest_rank_ms(ttft_us, q) for q in (50, 90, 99)},
-        tokens_per_s=tokens / span_s if span_s > 0 else 0.0,
-        engine_s=replayed.engine_s,
+        ttft_ms=_nearest_ranks_ms(ttft_us),
+        tokens_per_s=sum(served.row(0)) / span_s if span_s > 0 else 0.0,
+        engine_s=outcomes.engine_s,
         wall_s=wall_s,
+        controls=meta.get("controls"),
     )
 
 
-def _nearest_rank_ms(sorted_us: np.ndarray[Any, np.dtype[np.int64]], q: int) -> float | None:
-    return None if len(sorted_us) == 0 else int(sorted_us[(q * len(sorted_us) + 99) // 100 - 1]) / 1000
+def _nearest_ranks_ms(ttft_us: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, float | None]:
+    count = len(ttft_us)
+    places = {f"p{q}": (q * count + 99) // 100 - 1 for q in (50, 90, 99)}
+    if count == 0:
+        return dict.fromkeys(places)
+    ttft_us.partition(sorted(set(places.values())))
+    return {name: int(ttft_us[place]) / 1000 for name, place in places.items()}
 
 
 def _iso(at: datetime | None) -> str | None:

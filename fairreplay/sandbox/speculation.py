@@ -3,7 +3,8 @@
 A request that decodes has ``drafts`` tokens drafted and checked at each step, however few it still needs: nobody knows
 where its output ends. Those accepted in a row become output tokens together with the target's own next one. Rejected
 ones take time, but neither room in the step nor KV blocks, so with no acceptance at all a run takes the time of the
-drafts longer and nothing else. A request draws no drafts in the step of its prefill or admission.
+drafts longer and nothing else. No drafts go with the step of a prefill or an admission. With async scheduling the next
+step is scheduled as if it were known what is accepted in the one that executes.
 """
 
 from __future__ import annotations

@@ -6,8 +6,11 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from fairreplay.store.objects import Place
 
 TEMPORARY_SUFFIX = ".tmp"
 OLD_SUFFIX = ".old"
@@ -33,8 +36,11 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
     sync(path.parent)
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
-    """``replace_file`` for content at hand."""
+def replace_bytes(path: Place, content: bytes) -> None:
+    """``replace_file`` for content at hand, also in a bucket."""
+    if not isinstance(path, Path):
+        path.write_bytes(content)
+        return
 
     def write(temporary: Path) -> None:
         temporary.write_bytes(content)
@@ -44,11 +50,18 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
     """As ``replace_file`` for a folder of plain files. A reader that opens it during the swap may find it missing."""
+    with new_folder(path) as temporary:
+        write(temporary)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write into, which takes the place of ``path`` at the end, as in ``replace_folder``."""
     settle_folder(path)
     temporary, old = _beside(path)
     temporary.mkdir(parents=True)
     try:
-        write(temporary)
+        yield temporary
         for file in sorted(temporary.iterdir()):
             sync(file)
         sync(temporary)

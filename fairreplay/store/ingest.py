@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,10 +16,20 @@ from fairreplay.errors import BadInputError, FairReplayError, StoreError, UsageE
 from fairreplay.store.draft import Draft
 from fairreplay.store.duplicates import find_repeats
 from fairreplay.store.files import is_full, replace_file
-from fairreplay.store.manifest import MANIFEST_NAME, Segment, read_manifest
+from fairreplay.store.manifest import MANIFEST_NAME, Segment, read_manifest, write_manifest
+from fairreplay.store.objects import Place
 from fairreplay.store.rejects import RejectLines
 from fairreplay.store.sources import Source, expand, expected_rows, local, single
-from fairreplay.store.store import LOCK_NAME, Store, check_vacant, create_store, lock_folder, make_folder, open_store
+from fairreplay.store.store import (
+    LOCK_NAME,
+    Store,
+    check_vacant,
+    create_store,
+    has_store,
+    lock_folder,
+    make_folder,
+    open_store,
+)
 from fairreplay.trace.asked import Asked, tenant_adapter
 from fairreplay.trace.drift import check_schemas
 from fairreplay.trace.fields import Format
@@ -93,7 +102,7 @@ class IngestSummary:
     dry_run: bool = False
 
 
-def ingest(names: Sequence[str], store_path: Path, options: IngestOptions) -> IngestSummary:
+def ingest(names: Sequence[str], store_path: Place, options: IngestOptions) -> IngestSummary:
     """Read ``names`` (files, folders, patterns, ``-``, objects) into the store at ``store_path``, made if not there.
 
     Sources are committed one after the other; a source that fails leaves the store as it was before it.
@@ -107,11 +116,11 @@ def ingest(names: Sequence[str], store_path: Path, options: IngestOptions) -> In
     if options.dry_run:
         with _rehearsal(store_path) as scratch:
             summary = _ingest(sources, scratch, options)
-        return replace(summary, store=os.fspath(store_path), dry_run=True)
+        return replace(summary, store=str(store_path), dry_run=True)
     return _ingest(sources, store_path, options)
 
 
-def _ingest(sources: Sequence[Source], store_path: Path, options: IngestOptions) -> IngestSummary:
+def _ingest(sources: Sequence[Source], store_path: Place, options: IngestOptions) -> IngestSummary:
     here = [source.path for source in sources if isinstance(source.path, Path)]
     check_schemas(here, options.mapping or options.format)
     with _held(store_path) as store:
@@ -125,28 +134,33 @@ def _ingest(sources: Sequence[Source], store_path: Path, options: IngestOptions)
 
 
 @contextmanager
-def _rehearsal(store_path: Path) -> Iterator[Path]:
+def _rehearsal(store_path: Place) -> Iterator[Path]:
     """A store of links to what ``store_path`` holds: a run on it does the same and changes nothing there."""
     with TemporaryDirectory(prefix="fairreplay-") as folder:
         scratch = Path(folder) / "store"
-        if (store_path / MANIFEST_NAME).exists():
+        if has_store(store_path):
             real = open_store(store_path)
-            for kind in ("segments", "rejects"):
+            for kind, files in (("segments", real.segment_files()), ("rejects", real.reject_files())):
                 (scratch / kind).mkdir(parents=True)
-                for file in sorted((store_path / kind).glob("*")):
+                for file in files:
                     (scratch / kind / file.name).symlink_to(file.absolute())
-            (scratch / MANIFEST_NAME).write_bytes((real.path / MANIFEST_NAME).read_bytes())
+            write_manifest(scratch, real.manifest)
         else:
             check_vacant(store_path)
         yield scratch
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[Store]:
+def _held(path: Place) -> Iterator[Store]:
     """The store under its lock, without leftovers of a run that failed.
 
     A store that was made for this run and got nothing is taken away again.
     """
+    if not isinstance(path, Path):
+        check_vacant(path)
+        with lock_folder(path), _tidied(path):
+            yield create_store(path)
+        return
     if (path / MANIFEST_NAME).exists():
         with lock_folder(path), _tidied(path):
             yield open_store(path)
@@ -172,7 +186,7 @@ def _held(path: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def _tidied(path: Path) -> Iterator[None]:
+def _tidied(path: Place) -> Iterator[None]:
     """What cannot be written is one clear error, and whatever goes wrong, no part of a source stays behind."""
     try:
         yield
@@ -198,10 +212,10 @@ def _check_pseudonyms(store: Store, options: IngestOptions) -> None:
         if then == now:
             continue
         if then is None:
-            raise UsageError(f"{store.path}: holds tenants under their own names; use a new store with {PSEUDONYMS}")
+            raise UsageError(f"{store.place}: holds tenants under their own names; use a new store with {PSEUDONYMS}")
         which = "pseudonyms" if now is None else "pseudonyms of another key"
         raise UsageError(
-            f"{store.path}: holds tenants under {which}; use {PSEUDONYMS} tenant with the same key, or a new store"
+            f"{store.place}: holds tenants under {which}; use {PSEUDONYMS} tenant with the same key, or a new store"
         )
 
 
@@ -430,7 +444,7 @@ def _segment(facts: SourceFacts, rows: Draft, duplicates: int, rejects: RejectLi
     )
 
 
-def _summary(store: Store, store_path: Path, done: Sequence[SourceSummary]) -> IngestSummary:
+def _summary(store: Store, store_path: Place, done: Sequence[SourceSummary]) -> IngestSummary:
     kept = [item for item in done if item.already or item.changed]
     stored = [item.segment.source for item in kept]
     instants = [item.segment for item in kept if item.segment.first_arrival is not None]
@@ -440,5 +454,5 @@ def _summary(store: Store, store_path: Path, done: Sequence[SourceSummary]) -> I
         types=store.counted(stored, "type"),
         first_arrival=min((str(item.first_arrival) for item in instants), default=None),
         last_arrival=max((str(item.last_arrival) for item in instants), default=None),
-        store=os.fspath(store_path),
+        store=str(store_path),
     )

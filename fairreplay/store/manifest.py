@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fairreplay.errors import StoreError
 from fairreplay.store.files import replace_bytes
+from fairreplay.store.objects import Place
 
 VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -88,15 +89,23 @@ def _plain(segment: Segment) -> dict[str, Any]:
 _ADAPTER = TypeAdapter(Manifest)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Place) -> Manifest:
     """The manifest of the store in ``folder``.
 
     Raises:
         StoreError: it is absent, unreadable, or of a newer version.
     """
-    path = folder / MANIFEST_NAME
+    return read_tagged(folder)[0]
+
+
+def read_tagged(folder: Place) -> tuple[Manifest, str | None]:
+    """As ``read_manifest``, and by what ``write_manifest`` knows that nobody has written since (in a bucket)."""
+    path, tag = folder / MANIFEST_NAME, None
     try:
-        content = path.read_bytes()
+        if isinstance(path, Path):
+            content = path.read_bytes()
+        else:
+            content, tag = path.read()
     except FileNotFoundError:
         raise StoreError(f"{folder}: no store here (no {MANIFEST_NAME}); make one with 'fairreplay ingest'") from None
     except OSError as error:
@@ -111,7 +120,7 @@ def read_manifest(folder: Path) -> Manifest:
     if version > VERSION:
         raise StoreError(f"{path}: store version {version} is newer than {VERSION}; use a newer fairreplay to read it")
     try:
-        return _ADAPTER.validate_json(content)
+        return _ADAPTER.validate_json(content), tag
     except ValidationError as error:
         where = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise StoreError(
@@ -119,6 +128,16 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Place, manifest: Manifest, tag: str | None = None) -> str | None:
+    """Put the manifest in place; in a bucket only if it is still the one of ``tag`` (None: only if there is none), and
+    give the new tag.
+
+    Raises:
+        ChangedError: it is not.
+    """
     document = {"version": manifest.version, "segments": [_plain(item) for item in manifest.segments]}
-    replace_bytes(folder / MANIFEST_NAME, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    content, path = orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n", folder / MANIFEST_NAME
+    if not isinstance(path, Path):
+        return path.write(content, replaces=tag, new=tag is None)
+    replace_bytes(path, content)
+    return None

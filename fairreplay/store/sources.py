@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final
 
 from fairreplay.errors import BadInputError, FairReplayError, StoreError, UsageError
 from fairreplay.store.files import is_full
+from fairreplay.store.objects import Place
 
 REJECTS_SUFFIX: Final = ".rejects.jsonl"
 STDIN: Final = "-"
@@ -57,7 +58,7 @@ class Source:
         return beside.with_name(beside.name + REJECTS_SUFFIX)
 
 
-def expand(names: Sequence[str], store_path: Path) -> list[Source]:
+def expand(names: Sequence[str], store_path: Place) -> list[Source]:
     """The logs that ``names`` stand for: one by its literal name, all of a folder, else a pattern's matches, sorted.
 
     Hidden files, the rejects that an earlier run left beside a log and the store's own files are no logs.
@@ -65,19 +66,22 @@ def expand(names: Sequence[str], store_path: Path) -> list[Source]:
     Raises:
         UsageError: nothing of that name is there.
     """
-    own = store_path.absolute()
+    own = store_path.absolute() if isinstance(store_path, Path) else None
     sources: list[Source] = []
     for name in names:
         if name == STDIN:
             sources.append(Source(STDIN, STDIN))
         elif _REMOTE.match(name):
-            sources += _expand_remote(name)
+            found = [one for one in _expand_remote(name) if own or not one.shown.startswith(f"{store_path}/")]
+            if not found:
+                raise UsageError(f"{name}: no object matches but those of the store; check the name")
+            sources += found
         else:
             sources += [Source(str(path), path) for path in _expand_local(name, own)]
     return list({source.shown: source for source in sources}.values())
 
 
-def single(name: str, store_path: Path) -> Source:
+def single(name: str, store_path: Place) -> Source:
     """The one log that ``name`` stands for.
 
     Raises:
@@ -89,7 +93,7 @@ def single(name: str, store_path: Path) -> Source:
     return found[0]
 
 
-def _expand_local(name: str, own: Path) -> list[Path]:
+def _expand_local(name: str, own: Path | None) -> list[Path]:
     path = Path(name)
     if path.is_dir():
         found = sorted(item for item in path.rglob("*") if item.is_file() and _is_log(item, path, own))
@@ -108,7 +112,7 @@ def _expand_local(name: str, own: Path) -> list[Path]:
     raise UsageError(f"{path}: no such file or folder; check the path")
 
 
-def _is_log(path: Path, folder: Path, own: Path) -> bool:
+def _is_log(path: Path, folder: Path, own: Path | None) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     return not hidden and not path.name.endswith(REJECTS_SUFFIX) and own not in path.absolute().parents
 

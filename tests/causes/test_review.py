@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from fairreplay.causes.review import explained, period_of, production, sources
@@ -16,6 +15,7 @@ from fairreplay.metrics.options import measure_options
 from fairreplay.sandbox.replay import replay
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.store import Store, open_store
+from tests.cli.logs import write_rows
 
 SETTINGS = """
 [cluster]
@@ -44,8 +44,7 @@ def stored(folder: Path, **times: Any) -> Store:
     ]
     rows.append({"request_id": "refused", "tenant": "a", "arrived_at": "2026-01-01T00:00:05Z", "status": "rejected"})
     rows[-1] |= {"prompt_tokens": None, "output_tokens": None}
-    (folder / "log.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    ingest([str(folder / "log.jsonl")], folder / "store", IngestOptions())
+    ingest([str(write_rows(folder / "log.jsonl", rows))], folder / "store", IngestOptions())
     return open_store(folder / "store")
 
 
@@ -137,7 +136,7 @@ def late(folder: Path, **times: Any) -> Store:
                 }
                 | {name: datetime.fromtimestamp(at + after, UTC).isoformat() for name, after in times.items()}
             )
-    (folder / "late.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    write_rows(folder / "late.jsonl", rows)
     ingest([str(folder / "late.jsonl")], folder / "late", IngestOptions())
     return open_store(folder / "late")
 
@@ -214,7 +213,7 @@ def test_the_period_is_the_fortnight_before_the_last_arrival(tmp_path: Path) -> 
         | {"first_token_at": at(day, 1), "finished_at": at(day, 2)}
         for day in (1, 2, 10, 20)
     ]
-    (tmp_path / "log.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    write_rows(tmp_path / "log.jsonl", rows)
     ingest([str(tmp_path / "log.jsonl")], tmp_path / "store", IngestOptions())
     store, settings = open_store(tmp_path / "store"), config()
 

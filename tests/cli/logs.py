@@ -6,7 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,14 +34,26 @@ def iso(epoch_s: float) -> str:
     return datetime.fromtimestamp(epoch_s, UTC).isoformat().replace("+00:00", "Z")
 
 
+def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
+    """Any rows as JSON lines."""
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return path
+
+
 def write_log(
-    path: Path, *, day: float = 0, minutes: int = 3, late: Sequence[int] = (), tenants: Sequence[str] = ("calm", "loud")
+    path: Path,
+    *,
+    day: float = 0,
+    minutes: int = 3,
+    late: Sequence[int] = (),
+    tenants: Sequence[str] = ("calm", "loud"),
+    more: Iterable[Mapping[str, object]] = (),
 ) -> Path:
     """A request of each tenant every 4 s, answered in 1 s; in the ``late`` minutes all but the first tenant wait 30 s.
 
-    With targets of 2, 4 and 9 s, SCR is 1/2 in a late minute of two tenants and 1 in the others.
+    With targets of 2, 4 and 9 s, SCR is 1/2 in a late minute of two tenants and 1 in the others. ``more`` rows follow.
     """
-    rows = []
+    rows: list[Mapping[str, object]] = []
     for second in range(0, 60 * minutes, 4):
         for number, tenant in enumerate(tenants):
             at = START_S + day * DAY_S + second
@@ -49,8 +61,7 @@ def write_log(
             times = {"arrived_at": at, "first_token_at": at + ttft, "finished_at": at + ttft + 4}
             row = {"request_id": f"{tenant} {day} {second}", "tenant": tenant, "prompt_tokens": 40, "output_tokens": 5}
             rows.append(row | {name: iso(value) for name, value in times.items()})
-    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    return path
+    return write_rows(path, [*rows, *more])
 
 
 def fairreplay(

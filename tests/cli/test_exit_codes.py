@@ -44,6 +44,7 @@ def interrupted(path):
 store.open_store = interrupted
 """
 BUG = "from fairreplay.store import store; store.open_store = lambda path: 1 / 0"
+NO_CLUSTER = "import os; os.environ['RAY_ADDRESS'] = '127.0.0.1:1'"
 CODES = {
     0: (["episodes"], "", ""),
     1: (["verify", "other"], "", ""),
@@ -51,6 +52,7 @@ CODES = {
     3: (["ingest", "bad.jsonl"], "", "fairreplay: bad.jsonl: "),
     4: (["episodes", "--fail-on", "red"], "", "--fail-on red: SCR fell to 0.50: emergency"),
     5: (["metrics", "--store", "nowhere"], "", "fairreplay: nowhere: no store here"),
+    69: (["replay", "--engine", "ray", "-q"], NO_CLUSTER, "fairreplay: --engine ray: no cluster at 127.0.0.1:1 ("),
     70: (["metrics"], BUG, "fairreplay: internal error: ZeroDivisionError: division by zero"),
     75: (["ingest", "a.jsonl"], "", f"fairreplay: fairreplay-store: process {os.getpid()} holds the store"),
     130: (["metrics"], INTERRUPT, "fairreplay: interrupted; what was complete before is kept"),

@@ -257,14 +257,14 @@ def test_a_long_replay_shows_progress_and_ends_cleanly_when_interrupted(tmp_path
     before = content(tmp_path / "store")
     (tmp_path / "store" / "lock").unlink()
     code = (  # the engine as it is, called again and again: a replay that takes minutes
-        "import fairreplay.sandbox.replay as replay\n"
-        "run = replay.run_with_sums\n"
+        "import fairreplay.sandbox.served as served\n"
+        "run = served.run_with_sums\n"
         "def long(*arguments, progress):\n"
         "    for arrived in range(4000):\n"
         "        result = run(*arguments)\n"
         "        progress(arrived % 60)\n"
         "    return result\n"
-        "replay.run_with_sums = long\n"
+        "served.run_with_sums = long\n"
         "from fairreplay.cli.app import main\n"
         "main()"
     )

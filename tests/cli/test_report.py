@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -21,6 +20,7 @@ from fairreplay.errors import BadInputError, StoreError, UsageError
 from fairreplay.sandbox.replay import replay
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.store import open_store
+from tests.cli.logs import START_S, iso, write_log
 from tests.report.documents import Page
 
 SETTINGS = """
@@ -49,34 +49,19 @@ def run(*arguments: str) -> Any:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tenants for three minutes: in the second, one waits 30 s for each answer. One row is refused, one broken."""
     folder = tmp_path_factory.mktemp("report")
-    rows = []
-    for second in range(0, 180, 4):
-        late = 60 <= second < 120
-        for tenant, ttft in (("calm", 1), (EVIL, 30 if late else 1)):
-            at = 1_780_000_020 + second  # 20 s past a minute, UTC
-            row = {"request_id": f"{tenant}{second}", "tenant": tenant, "prompt_tokens": 40, "output_tokens": 5}
-            times = {"arrived_at": at, "first_token_at": at + ttft, "finished_at": at + ttft + 4}
-            rows.append(row | {name: _iso(value) for name, value in times.items()})
-    refused = {"request_id": "no", "tenant": "calm", "arrived_at": _iso(1_780_000_021), "status": "rejected"}
+    refused = {"request_id": "no", "tenant": "calm", "arrived_at": iso(START_S + 1), "status": "rejected"}
     broken = {
         "request_id": "bad",
         "tenant": "calm",
-        "arrived_at": _iso(1_780_000_022),
-        "first_token_at": _iso(1_780_000_021),
+        "arrived_at": iso(START_S + 2),
+        "first_token_at": iso(START_S + 1),
     }
-    rows += [refused | {"prompt_tokens": 9, "output_tokens": 0}, broken | {"prompt_tokens": 9, "output_tokens": 1}]
-    log = folder / "log.jsonl"
-    log.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    more = [refused | {"prompt_tokens": 9, "output_tokens": 0}, broken | {"prompt_tokens": 9, "output_tokens": 1}]
+    log = write_log(folder / "log.jsonl", late=[1], tenants=("calm", EVIL), more=more)
     ingest([str(log)], folder / "store", IngestOptions(max_reject_rate=0.5))
     (folder / "c.toml").write_text(SETTINGS)
     replay(open_store(folder / "store"), load_config(folder / "c.toml"), ["fcfs", "vtc"])
     return folder
-
-
-def _iso(epoch_s: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(epoch_s, UTC).isoformat().replace("+00:00", "Z")
 
 
 def options(place: Path, output: Path) -> list[str]:

@@ -11,9 +11,14 @@ import numpy as np
 from fairreplay.sandbox.engine import (
     FLOOR_SCALE,
     WEIGHT_SCALE,
+    Backpressure,
+    Controls,
+    Emergency,
     EngineSettings,
+    LongAdmission,
     Plan,
     PolicySpec,
+    Preemption,
     StepTime,
     TypeFloors,
     UserRank,
@@ -47,6 +52,7 @@ RANKS = tuple(
 )
 NEW = ("drr", "wfq", "edf", "wfq+edf", "quantile", "qoserve", "round-robin", "rpm-limit")
 POLICIES = ("fcfs", "priority", "vtc", "type-priority", "sjf", "user", *NEW)
+YIELDING = ("priority", "vtc", "type-priority", "sjf", "edf")
 TENANTS = ("a", "b", "c", "d")
 TYPES = ("chat", "embed", "long")
 
@@ -65,6 +71,78 @@ def case(
     work = _workload(rng, most_requests, block_size)
     plan = _plan(rng, work, block_size, policies, fixed)
     return replace(work, arrival_ps=work.arrival_ps * time_scale), _slower(plan, time_scale)
+
+
+def controlled(seed: int, **fixed: object) -> tuple[Workload, Plan]:
+    """The case of this seed with controls: each of them in a half of the cases or fewer, limits that often bind."""
+    work, plan = case(seed, **fixed)  # type: ignore[arg-type]
+    rng = np.random.default_rng([seed, 1])
+    span = int(work.arrival_ps[-1]) + 20_000
+    scale = 10**8  # a step takes some 0.1 s, so that rates of requests a second mean something
+    work = replace(work, arrival_ps=work.arrival_ps * scale)
+    plan = _slower(plan, scale)
+    span *= scale
+    tenants, types = len(work.tenants), len(work.types)
+
+    def sometimes(value: int, chance: float = 0.5) -> int:
+        return value if rng.random() < chance else 0
+
+    settings = []
+    for at_ps, state in plan.settings:
+        threshold = int(rng.choice([0, 2, 30])) if state.policy.name in YIELDING and rng.random() < 0.8 else None
+        slower = tuple((a * scale, b * scale, c * scale) for a, b, c in state.policy.slo_ps)
+        spec = replace(state.policy, preemption_threshold=threshold, slo_ps=slower)
+        limits = {
+            "tenant_queue_limit": sometimes(int(rng.integers(1, 4)), 0.2),
+            "queue_time_ps": sometimes(int(rng.integers(1, span // 4)), 0.3),
+            "queue_limit": sometimes(int(rng.integers(1, 5)), 0.2),
+        }
+        settings.append((at_ps, replace(state, policy=spec, **limits)))
+    slos = tuple(
+        (int(a), int(b), int(c))
+        for a, b, c in (sorted(rng.integers(1, span, 3) // int(rng.choice([1, 30]))) for _ in range(tenants))
+    )
+    pressure = Backpressure(
+        rates=tuple(int(rate) for rate in rng.choice([0, 300, 3000, 10**5], tenants)),
+        targets_ps=tuple(max(10**9, slo[2]) for slo in slos),
+        rate_min=int(rng.choice([1, 100, 2000])),
+        step=int(rng.choice([1, 100, 10**4])),
+        burst=int(rng.integers(1, 4)),
+        window_ps=max(1, span // int(rng.choice([2, 20]))),
+        hold_ps=max(1, span // int(rng.choice([3, 40]))),
+        check_ps=max(1, span // int(rng.choice([7, 50]))),
+        delay_ps=sometimes(span // 20),
+        literal=bool(rng.random() < 0.3),
+    )
+    longs = LongAdmission(
+        int(rng.integers(1, 40)), int(rng.choice([200, 5000])), int(rng.choice([0, 300_000, 700_000]))
+    )
+    preemption = Preemption(
+        utilisation_max=int(rng.choice([100_000, 800_000, 10**9])),
+        recovery_max_ps=scale * int(rng.choice([500, 5000, 10**8])),
+        refuse=bool(rng.random() < 0.5),
+        swap=bool(rng.random() < 0.6),
+        host_tokens=int(rng.choice([5, 60, 10**6])),
+        swap_token_ps=scale * int(rng.choice([0, 3, 200])),
+    )
+    emergency = Emergency(
+        targets_ps=slos,
+        floors=tuple(int(share) for share in rng.integers(0, FLOOR_SCALE // 2, types)) if rng.random() < 0.5 else (),
+        low_weight=bool(rng.random() < 0.4),
+        min_samples=(1, 1, 1) if rng.random() < 0.7 else (2, 3, 4),
+    )
+    controls = Controls(
+        retries=int(rng.integers(0, 4)) * int(rng.random() < 0.6),
+        retry_after_ps=max(1, int(rng.integers(1, span)) // int(rng.choice([1, 20, 400]))),
+        tenant_limits=tuple(int(limit) for limit in rng.integers(0, 4, tenants)) if rng.random() < 0.2 else (),
+        backpressure=pressure if rng.random() < 0.4 else None,
+        longs=longs if rng.random() < 0.4 else None,
+        preemption=preemption if rng.random() < 0.6 else None,
+        emergency=emergency if rng.random() < 0.5 else None,
+        window_ps=max(10, span // int(rng.choice([3, 12, 40]))),
+        offset_ps=int(rng.integers(0, span)),
+    )
+    return work, replace(plan, settings=tuple(settings), controls=controls)
 
 
 def _slower(plan: Plan, time_scale: int) -> Plan:

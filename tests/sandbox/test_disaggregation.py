@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairreplay.sandbox import reference
-from fairreplay.sandbox.engine import NEVER, NEVER_FITS, OK, PS_PER_SECOND, REFUSED, Plan, StepTime
+from fairreplay.sandbox.engine import NEVER, NEVER_FITS, OK, PS_PER_SECOND, REFUSED, Controls, Plan, StepTime
 from fairreplay.sandbox.extras import Disaggregated, transfer_ps
 from tests.sandbox.random_cases import case
 from tests.sandbox.scenarios import plan, workload
@@ -124,3 +124,22 @@ def test_stages_follow_each_other(seed: int) -> None:
     assert (result.computed_tokens[served] + result.cached_tokens[served] >= needed[served]).all()
     calm = served & (result.preemptions == 0)
     assert (result.recomputed_tokens[calm] == 0).all()
+
+
+@pytest.mark.parametrize("seed", range(160, 220))
+def test_controls_are_those_of_the_prefill_pool(seed: int) -> None:
+    """Who is refused and comes back is settled before the KV moves."""
+    work, the_plan = case(seed, most_requests=20, max_model_len=1000, queue_limit=2)
+    controls = Controls(retries=2, retry_after_ps=500)
+    alone = replace(work, output_tokens=np.minimum(work.output_tokens, 1))
+    expected = reference.run(alone, replace(the_plan, controls=controls))
+    roomy = pools(replace(the_plan, controls=controls), Fraction(10**12), decode_gpu_blocks=10**6)
+    result = reference.run(work, roomy)
+    assert (result.attempts == expected.attempts).all()
+    assert sorted(map(tuple, result.refusals.tolist())) == sorted(map(tuple, expected.refusals.tolist()))
+    assert (result.first_token_ps == expected.first_token_ps).all()
+    two = pools(replace(the_plan, controls=controls), None, decode_gpu_blocks=10**6, prefill_replicas=2)
+    result = reference.run(work, two)
+    refused = np.bincount(result.refusals[:, 0], minlength=len(work))
+    assert (refused == result.attempts - (result.status == OK)).all()
+    assert (np.diff(result.refusals[:, 2]) >= 0).all()

@@ -27,7 +27,7 @@ def extra_case(seed: int, *, of: tuple[bool, bool, bool, bool]) -> tuple[Workloa
     """A random case; ``of``: whether there are pools, drafts, experts, precisions."""
     rng = np.random.default_rng(seed + 10**6)
     pools, drafts, experts, precisions = of
-    fixed: dict[str, object] = {"async_scheduling": False} if drafts else {}
+    fixed: dict[str, object] = {}
     if precisions:
         fixed["enable_prefix_caching"] = True
     if pools:

@@ -52,7 +52,6 @@ def test_speculation_by_type() -> None:
     state = shard.plan.settings[0][1]
     # the target's part is a prefill token's by default; all is twice as fast
     assert state.speculation == Speculation(4, (round(Fraction(7, 10) * CERTAIN), CERTAIN // 4), 5_000_000, 20_000_000)
-    assert not state.async_scheduling
     assert shard.workload.draw is not None
     assert shard.workload.draw.tolist()[1] % 2**64 == stable_hash("x")
 
@@ -102,8 +101,10 @@ def test_precisions_share_no_prefix() -> None:
         ("[cluster]\nreplicas = 2\n" + POOLS, "replicas does not go with disaggregated"),
         ('[cluster]\nplacement = "logged"\n' + POOLS, 'placement = "logged" does not go with disaggregated'),
         (POOLS.replace("decode_replicas = 3\n", ""), "cluster.disaggregated.decode_replicas is missing"),
-        (POOLS + "link_bytes = 3\n", "unknown key 'cluster.disaggregated.link_bytes'; did you mean 'link_bytes_per_s'?"),
-        ("[speculative]\n[cluster]\nasync_scheduling = true\n", "async_scheduling = true does not go with [specul"),
+        (
+            POOLS + "link_bytes = 3\n",
+            "unknown key 'cluster.disaggregated.link_bytes'; did you mean 'link_bytes_per_s'?",
+        ),
         ("[speculative]\nacceptance = 1.5\n", "speculative.acceptance = 1.5"),
         ("[speculative]\ntypes = { chat = -1.0 }\n", "speculative.types.chat = -1.0"),
         ("[moe]\nexperts = 'some'\n", "moe.experts = 'some'"),

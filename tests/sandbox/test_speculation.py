@@ -21,7 +21,7 @@ def speculation(
 
 
 def speculating(the_plan: Plan, how: Speculation) -> Plan:
-    states = tuple((at, replace(state, speculation=how, async_scheduling=False)) for at, state in the_plan.settings)
+    states = tuple((at, replace(state, speculation=how)) for at, state in the_plan.settings)
     return replace(the_plan, settings=states)
 
 
@@ -66,7 +66,7 @@ def test_a_run_gives_that_many_tokens_a_step() -> None:
 @pytest.mark.parametrize("seed", range(100))
 def test_without_acceptance_a_run_costs_exactly_the_drafts(seed: int) -> None:
     """All arrive at once, so that what is later does not change who meets whom: step by step the same."""
-    work, the_plan = case(seed, most_requests=20, async_scheduling=False)
+    work, the_plan = case(seed, most_requests=20)
     work = seeded(replace(work, arrival_ps=np.zeros_like(work.arrival_ps)))
     the_plan = replace(the_plan, settings=((0, the_plan.settings[0][1]),), weights=the_plan.weights[:1])
     spec = replace(the_plan.settings[0][1].policy, floors=None)
@@ -106,7 +106,7 @@ def test_rejected_drafts_hold_other_tenants_up() -> None:
 
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_what_is_imposed_is_what_is_suffered(seed: int) -> None:
-    work, the_plan = case(seed, most_requests=20, async_scheduling=False)
+    work, the_plan = case(seed, most_requests=20)
     work = seeded(work, seed)
     result: EngineResult = reference.run(work, speculating(the_plan, speculation(0.5, 3, 4, 3)))
     assert result.details["held_up_ps"].sum() == result.details["imposed_ps"].sum()

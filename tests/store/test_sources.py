@@ -5,22 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
-from pyarrow import fs
 
 from fairreplay.errors import BadInputError, UsageError
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.sources import expand, single
 from fairreplay.store.store import open_store
+from tests.s3 import put_object, s3_server
 
 ROW = {"arrived_at_ms": 1772438400000, "prompt_tokens": 9, "output_tokens": 1}
 NOWHERE = Path("no-store")
@@ -44,44 +40,14 @@ OBJECTS = {
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """A local server that speaks S3, with a bucket ``logs`` of ``OBJECTS``; its address is in the environment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    names = {"AWS_ENDPOINT_URL": address, "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
-    names |= {"AWS_ACCESS_KEY_ID": "who", "AWS_SECRET_ACCESS_KEY": "secret-of-who"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in names.items():
-            patch.setenv(name, value)
-        try:
-            _wait(address, process)
-            for path, content in OBJECTS.items():
-                put(path, content)
-            yield address
-        finally:
-            process.terminate()
-            process.wait()
+    with s3_server() as address:
+        for path, content in OBJECTS.items():
+            put(path, content)
+        yield address
 
 
 def put(path: str, content: bytes) -> None:
-    endpoint = os.environ["AWS_ENDPOINT_URL"]
-    filesystem = fs.S3FileSystem(region="us-east-1", endpoint_override=endpoint, allow_bucket_creation=True)
-    filesystem.create_dir("logs")
-    with filesystem.open_output_stream(f"logs/{path}", compression=None) as stream:
-        stream.write(content)
-
-
-def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        try:
-            with urlopen(f"{address}/moto-api/", timeout=5):
-                return
-        except (URLError, ConnectionError):
-            assert process.poll() is None
-            time.sleep(0.1)
-    raise AssertionError("the server did not come up")
+    put_object("logs", path, content)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, refuse, victim_of
 from fairreplay.sandbox.compiled.prefix import resize_cache
 from fairreplay.sandbox.compiled.segments import bury_run, resize_runs
-from fairreplay.sandbox.compiled.service import ask, queue_of
+from fairreplay.sandbox.compiled.service import ask, queue_of, tell
 from fairreplay.sandbox.compiled.waiting import (
     clear_queues,
     greet,
@@ -18,14 +18,23 @@ from fairreplay.sandbox.compiled.waiting import (
     remove,
     waits,
 )
-from fairreplay.sandbox.engine import NEVER_FITS, NO_REASON, QUEUE_FULL, RATE_LIMITED, TOO_LONG, Int32s, Int64s
+from fairreplay.sandbox.engine import (
+    NEVER_FITS,
+    NO_REASON,
+    QUEUE_FULL,
+    QUEUE_TIME,
+    RATE_LIMITED,
+    TOO_LONG,
+    Int32s,
+    Int64s,
+)
 
 
 @inlined
 def next_change(e: Int64s, settings: Int64s, weights_at: Int64s) -> int:
     """When settings or weights change next; after the end of time if never."""
     instant = np.int64(2**63 - 1)
-    if e[at.NEXT_SETTINGS] < len(settings):
+    if e[at.NEXT_SETTINGS] < e[at.STATES]:
         instant = settings[e[at.NEXT_SETTINGS], at.AT_PS - at.SETTINGS]
     if e[at.NEXT_WEIGHTS] < len(weights_at):
         instant = min(instant, weights_at[e[at.NEXT_WEIGHTS]])
@@ -58,10 +67,12 @@ def apply_changes(
     """Settings and weights whose instant has come. A cache that shrank preempts until what is in use fits."""
     usable = e[at.USABLE]
     policy = e[at.POLICY_NUMBER]
-    while e[at.NEXT_SETTINGS] < len(settings) and settings[e[at.NEXT_SETTINGS], at.AT_PS - at.SETTINGS] <= e[at.CLOCK]:
+    states = e[at.STATES]
+    while e[at.NEXT_SETTINGS] < states and settings[e[at.NEXT_SETTINGS], at.AT_PS - at.SETTINGS] <= e[at.CLOCK]:
         # the policy's part is copied too: until the queues are sorted anew below nothing reads them
+        row = e[at.NEXT_SETTINGS] + states * e[at.IN_MODE]
         for column in range(at.SETTINGS_WIDTH):
-            e[at.SETTINGS + column] = settings[e[at.NEXT_SETTINGS], column]
+            e[at.SETTINGS + column] = settings[row, column]
         e[at.NEXT_SETTINGS] += 1
         e[at.NEXT_BAD] = 0
     while e[at.NEXT_WEIGHTS] < len(weights_at) and weights_at[e[at.NEXT_WEIGHTS]] <= e[at.CLOCK]:
@@ -146,6 +157,8 @@ def take_arrivals(
             reason = RATE_LIMITED
         if reason == NO_REASON and e[at.WAITING] >= e[at.QUEUE_LIMIT]:
             reason = QUEUE_FULL
+        if e[at.CONTROL]:
+            reason = tell(e, at.ARRIVED, request, reason)
         if reason != NO_REASON:
             refuse(e, out, way, request, reason)
         else:
@@ -154,3 +167,22 @@ def take_arrivals(
             push(e, queues, active, queue_rows, way, prompt, request)
         request += 1
     e[at.NEXT_ARRIVAL] = request
+
+
+@compiled
+def refuse_expired(
+    e: Int64s,
+    out: Int64s,
+    queues: Int64s,
+    active: Int64s,
+    queue_rows: Int64s,
+    way: Int32s,
+    prompt: Int64s,
+    cut: Int64s,
+) -> None:
+    """Who has waited too long for its first batch is turned away."""
+    request = tell(e, at.EXPIRED, 0, 0)
+    while request >= 0:
+        remove(e, queues, active, queue_rows, way, prompt, cut, request)
+        refuse(e, out, way, request, np.int64(QUEUE_TIME))
+        request = tell(e, at.EXPIRED, 0, 0)

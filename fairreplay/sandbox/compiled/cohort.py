@@ -176,7 +176,7 @@ def deliver(
         flags = run[slot + at.FLAGS]
         if flags & at.FIRST:
             out[at.FIRST_TOKEN, request] = e[at.CLOCK]
-            if e[at.LISTENS]:
+            if e[at.LISTENS] & at.FIRST_TOKENS:
                 ask(e, at.FIRST_TOKEN_CAME, queue_at(run, slot), request, e[at.CLOCK])
         if not flags & at.RATED and not flags & at.IDLE and run[slot + at.OUTPUT] != 0:
             charge(e, queues, weights, request_weight, queue_at(run, slot), request, np.int64(1), e[at.OUTPUT_COST])
@@ -184,7 +184,7 @@ def deliver(
             drop_rate(e, run, queues, weights, request_weight, slot)
             release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
             drop_running(e, run, free_slots, slot)
-            if e[at.LISTENS]:
+            if e[at.LISTENS] & at.FINISHES:
                 ask(e, at.FINISH, queue_at(run, slot), request, run[slot + at.OUTPUT])
             complete(e, run, out, way, slot, request)
         elif not flags & at.RATED:
@@ -222,7 +222,7 @@ def finish_members(
             release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
             drop_running(e, run, free_slots, slot)
             request = run[slot + at.REQUEST] & at.INDEX
-            if e[at.LISTENS]:
+            if e[at.LISTENS] & at.FINISHES:
                 ask(e, at.FINISH, queue_at(run, slot), request, run[slot + at.OUTPUT])
             complete(e, run, out, way, slot, request)
         slot = run[slot + at.LATER] & at.INDEX

@@ -21,25 +21,41 @@ def decide(address: int, what: int, queue: int, request: int, number: int) -> in
     e = scalars_at(address)
     queues = vector(e, at.TO_QUEUES)
     active = vector(e, at.TO_ACTIVE)
-    ranks = vector(e, at.TO_RANKS)
-    kept = vector(e, at.TO_KEPT)
-    prompt = vector(e, at.TO_PROMPT)
-    arrival = vector(e, at.TO_ARRIVAL)
-    own = vector(e, at.TO_REQUEST_WEIGHT)
-    weights = matrix(e, at.TO_WEIGHTS)
     if what == at.LOWEST:
-        way = small_vector(e, at.TO_WAY)
-        return lowest_queue(e, queues, active, ranks, way, kept, arrival, prompt, own, weights)
+        return lowest_queue(
+            e,
+            queues,
+            active,
+            vector(e, at.TO_RANKS),
+            small_vector(e, at.TO_WAY),
+            vector(e, at.TO_KEPT),
+            vector(e, at.TO_ARRIVAL),
+            vector(e, at.TO_PROMPT),
+            vector(e, at.TO_REQUEST_WEIGHT),
+            matrix(e, at.TO_WEIGHTS),
+        )
     if what == at.TURN:
-        cut = vector(e, at.TO_CUT)
-        take_turn(e, queues, active, kept, arrival, prompt, cut, own, weights, queue, request, number)
+        take_turn(
+            e,
+            queues,
+            active,
+            vector(e, at.TO_KEPT),
+            vector(e, at.TO_ARRIVAL),
+            vector(e, at.TO_PROMPT),
+            vector(e, at.TO_CUT),
+            vector(e, at.TO_REQUEST_WEIGHT),
+            matrix(e, at.TO_WEIGHTS),
+            queue,
+            request,
+            number,
+        )
     elif what == at.FINISH:
-        hear_finish(e, queues, active, kept, queue, request, number)
+        hear_finish(e, queues, active, vector(e, at.TO_KEPT), queue, request, number)
     elif what == at.FIRST_TOKEN_CAME:
-        misses = vector(e, at.TO_MISSES)
-        hear_first_token(e, queues, active, misses, queue, number - arrival[request])
+        ttft_ps = number - vector(e, at.TO_ARRIVAL)[request]
+        hear_first_token(e, queues, active, vector(e, at.TO_MISSES), queue, ttft_ps)
     elif what == at.CHANGE:
         forget_ranks(e, queues, active, np.int64(at.NONE))
     elif what == at.BEGIN:
-        begin(e, queues, ranks, vector(e, at.TO_MISSES))
+        begin(e, queues, vector(e, at.TO_RANKS), vector(e, at.TO_MISSES))
     return 0

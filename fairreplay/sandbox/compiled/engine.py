@@ -5,8 +5,8 @@ Workload and plan become arrays, the kernel runs over them, and its result array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,6 +14,9 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.parts import address_of, part
+from fairreplay.sandbox.controls import places
+from fairreplay.sandbox.controls.build import build, capacity, single_p99
+from fairreplay.sandbox.controls.gate import of_requests, tickets_of
 from fairreplay.sandbox.distinct import distinct_columns
 from fairreplay.sandbox.engine import (
     DETAILS_OF_SPECULATION,
@@ -22,6 +25,7 @@ from fairreplay.sandbox.engine import (
     QUANTILES,
     UNFINISHED,
     WEIGHT_SCALE,
+    Controls,
     EngineResult,
     EngineSettings,
     Int32s,
@@ -35,6 +39,7 @@ from fairreplay.sandbox.engine import (
     victim_rule,
 )
 from fairreplay.sandbox.extras import MICRO
+from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, allowance
 from fairreplay.sandbox.policies.rpm_limit import limited
 from fairreplay.sandbox.policies.user import failed
@@ -124,13 +129,15 @@ def _run(
         return _run_pools(workload, plan, leap, progress, second_offset_ps)
     _check_counters(workload, plan)
     has_extras = workload.handed_over or plan.has_extras()
-    leap = leap and not has_extras and not _steps_alone(plan)
+    leap = leap and not plan.has_extras() and not _steps_alone(plan)
     if not plan.settings[0][1].enable_prefix_caching:
         prefix_caching = 0
-    elif leap and not _shares_prefixes(workload):
+    elif leap and plan.controls is None and not _shares_prefixes(workload):
         prefix_caching = at.RUNS
     else:
         prefix_caching = at.BLOCKS
+    # what controls decide shows request by request, and so does whose place a head takes by a rank that moves
+    leap = leap and plan.controls is None and not any(_preempts_by_rank(state.policy) for _, state in plan.settings)
     return _run_plan(workload, plan, leap, progress, second_offset_ps, prefix_caching, has_extras)
 
 
@@ -159,6 +166,10 @@ def _run_pools(
     return result, StepSums(*keys, *added)
 
 
+def _preempts_by_rank(spec: PolicySpec) -> bool:
+    return spec.preemption_threshold is not None and spec.name != "priority" and POLICIES[spec.name].threshold_unit > 0
+
+
 def _shares_prefixes(workload: Workload) -> bool:
     """Whether two requests may have a prefix in common: their first ids are equal."""
     starts = workload.prefix_start[:-1][np.diff(workload.prefix_start) > 0]
@@ -175,15 +186,30 @@ def _run_plan(
     prefix_caching: int,
     has_extras: bool,
 ) -> tuple[EngineResult, StepSums]:
-    count = len(workload)
+    source, controls = workload, plan.controls
+    gated = controls is not None and (controls.longs is not None or controls.emergency is not None)
     callbacks = _compile_ranks({state.policy.rank for _, state in plan.settings if state.policy.rank})
     addresses = {rank: int(callback.address) for rank, callback in callbacks.items()}
-    settings, queue_rows, queue_facts = _settings_table(workload, plan, addresses)
+    modes = plan.settings
+    if controls and controls.emergency:
+        emergency = controls.emergency
+        modes += tuple(
+            (at_ps, replace(state, policy=single_p99(state.policy, emergency), victim=victim_rule(state)))
+            for at_ps, state in modes
+        )
+    settings, queue_rows, queue_facts = _settings_table(workload, modes, addresses, gated=gated)
     settings[:, at.PREFIX - at.SETTINGS] = prefix_caching
+    settings[0, at.AT_PS - at.SETTINGS] = 0
     first = plan.settings[0][1]
     most = max(state.max_num_active_seqs or state.max_num_seqs for _, state in plan.settings)
-    slots = min(most, count) + 1
     cut = _cut_outputs(workload, plan)
+    longest = int(cut.max(initial=0))
+    widest = int((workload.prompt_tokens + cut).max(initial=1))
+    control_rows: dict[int, Int64s] = {}
+    if controls:
+        workload, control_rows, cut, queue_rows = _tickets(controls, workload, cut, queue_rows)
+    count = len(workload)
+    slots = min(most, count) + 1
     model_len_varies = len({state.max_model_len for _, state in plan.settings}) > 1
 
     e = np.zeros(at.SCALARS, np.int64)
@@ -193,7 +219,10 @@ def _run_plan(
     e[at.NEXT_WEIGHTS] = 1
     e[at.DECODE_STEPS] = first.prefill_interval
     e[at.MODEL_LEN_VARIES] = model_len_varies
-    e[at.OWN_WEIGHTS] = bool(workload.request_weight.any())
+    e[at.OWN_WEIGHTS] = bool(source.request_weight.any())
+    e[at.STATES] = len(plan.settings)
+    e[at.GATED] = gated
+    e[at.CONTROL] = address_of("control") if controls else 0
     e[at.LEAPING] = leap
     e[at.SUMMING] = second_offset_ps is not None
     e[at.SECOND_OFFSET] = second_offset_ps or 0
@@ -217,8 +246,9 @@ def _run_plan(
     head = np.zeros(at.HEAD_FIELDS + 1, np.int64)
     histories = [state.policy.history for _, state in plan.settings if state.policy.name == "quantile"]
     misses = np.zeros(max(histories, default=0) * len(workload.tenants) or 1, np.int64)
-    blocks, table, own, found, chains, chain_table = _prefix_cache(e, workload, plan, cut, slots, prefix_caching)
-    longest = int(cut.max(initial=0))
+    blocks, table, own, found, chains, chain_table = _prefix_cache(e, source, plan, widest, slots, prefix_caching)
+    if controls and prefix_caching:
+        chains = np.zeros(len(source.prefix_ids) * (2 + controls.retries) + 1, np.int64)
     calendar = np.zeros(max(at.PLACES_MIN, 1 << (longest + 1).bit_length()), np.int64)
     marks = np.zeros((len(calendar) >> 6) + (len(calendar) >> 12), np.int64)
     phases = np.zeros(2 * first.block_size, np.int64)
@@ -230,7 +260,7 @@ def _run_plan(
     e[at.PASSES] = PASSES_A_CALL
     e[at.PREFIX_TOKENS] = workload.prefix_block_tokens
     e[at.STEPPER] = address_of("extra_stepper" if has_extras else "stepper")
-    if any(_policy_code(state.policy) >= at.KEEPS_RANKS for _, state in plan.settings):
+    if any(_policy_code(state.policy) >= at.KEEPS_RANKS for _, state in modes):
         e[at.DECIDER] = address_of("decider")
     arrays: dict[int, Int64s | Int32s] = {
         at.TO_RUN: run_,
@@ -259,7 +289,7 @@ def _run_plan(
         at.TO_CHAINS: chains,
         at.TO_CHAIN_TABLE: chain_table,
         at.TO_PREFIX_START: workload.prefix_start,
-        at.TO_PREFIX_IDS: workload.prefix_ids,
+        at.TO_PREFIX_IDS: source.prefix_ids,
         at.TO_SETTINGS: settings,
         at.TO_WEIGHTS_AT: weights_at,
         at.TO_WEIGHTS: weights,
@@ -270,17 +300,21 @@ def _run_plan(
         at.TO_REQUEST_WEIGHT: workload.request_weight,
         at.TO_SUMS: sums,
         at.TO_ROWS: rows,
+        **control_rows,
     }
     details = _add_extras(e, arrays, workload, first) if has_extras else {}
     linked = _link(e, arrays)
-    advance = part("kernel")
+    advance = part("extra_kernel" if workload.handed_over else "kernel")
+    happened: list[Int64s] = []
     done = 0
     while not done:
         done = advance(e.ctypes.data, 0, 0, 0, 0)
         gathered.append(rows[: e[at.ROWS]].copy())
         e[at.ROWS] = 0
+        if controls:
+            happened.append(_take_events(control_rows))
         if progress is not None:
-            progress(int(e[at.NEXT_ARRIVAL]))
+            progress(int(control_rows[at.TO_C][places.NEXT_REQUEST] if controls else e[at.NEXT_ARRIVAL]))
     del linked
     if e[at.FAILED]:
         rank = next(state.policy.rank for _, state in plan.settings if state.policy.rank)
@@ -292,21 +326,61 @@ def _run_plan(
         gathered.append(np.array([[e[at.SECOND], kind, *last[kind]]], np.int64))
     gathered = gathered or [rows[:0]]
     columns = [np.concatenate([some[:, column] for some in gathered]) for column in range(at.ROW)]
-    result = EngineResult(
-        scheduled_ps=out[at.SCHEDULED],
-        first_token_ps=out[at.FIRST_TOKEN],
-        finished_ps=out[at.FINISHED],
-        status=out[at.STATUS],
-        reason=out[at.REASON],
-        preemptions=out[at.PREEMPTIONS],
-        recomputed_tokens=out[at.RECOMPUTED],
-        cached_tokens=out[at.CACHED],
-        computed_tokens=out[at.COMPUTED_TOKENS],
-        steps=int(e[at.STEPS]),
-        end_ps=int(e[at.CLOCK]),
-        details=details,
-    )
-    return result, StepSums(*columns)
+    results = {
+        "scheduled_ps": out[at.SCHEDULED],
+        "first_token_ps": out[at.FIRST_TOKEN],
+        "finished_ps": out[at.FINISHED],
+        "status": out[at.STATUS],
+        "reason": out[at.REASON],
+        "preemptions": out[at.PREEMPTIONS],
+        "recomputed_tokens": out[at.RECOMPUTED],
+        "cached_tokens": out[at.CACHED],
+        "computed_tokens": out[at.COMPUTED_TOKENS],
+    }
+    steps, end_ps = int(e[at.STEPS]), int(e[at.CLOCK])
+    if not controls:
+        return EngineResult(**results, steps=steps, end_ps=end_ps, details=details), StepSums(*columns)
+    taken = int(control_rows[at.TO_C][places.TICKETS])
+    t = control_rows[at.TO_T].reshape(-1, places.TICKET)[:taken]
+    return of_requests(results, details, t, np.concatenate(happened), len(source), steps, end_ps), StepSums(*columns)
+
+
+def _tickets(
+    controls: Controls, source: Workload, cut: Int64s, queue_rows: Int64s
+) -> tuple[Workload, dict[int, Int64s], Int64s, Int64s]:
+    """Room for every arrival: the workload of tickets, the rows of the controls, outputs and queues by ticket."""
+    rows = build(controls, source, room=EVENTS)
+    asked = np.array(rows.s, np.int64).reshape(-1, places.SOURCE)
+    asked[:, places.S_CUT] = cut
+    asked[:, places.S_PRIORITY] = source.priority
+    asked[:, places.S_WEIGHT] = source.request_weight
+    extras = {places.S_COST: source.cost, places.S_DRAW: source.draw, places.S_PRECISION: source.precision}
+    for place, column in extras.items():
+        asked[:, place] = 0 if column is None else column
+    most = capacity(controls, len(source))
+    workload = tickets_of(source, most)
+    workload.prefix_start[: len(source) + 1] = source.prefix_start
+    linked = {
+        at.TO_C: np.array(rows.c, np.int64),
+        at.TO_S: asked.ravel(),
+        at.TO_T: np.array(rows.t, np.int64),
+        at.TO_W: np.array(rows.w, np.int64),
+        at.TO_QUEUES_OF: queue_rows,
+        at.TO_PREFIX_OF: source.prefix_start,
+    }
+    by_request = queue_rows.shape[1] == len(source)  # else all wait in one queue
+    by_ticket = np.zeros((len(queue_rows), max(2, most) if by_request else 1), np.int64)
+    return workload, linked, np.zeros(most, np.int64), by_ticket
+
+
+def _take_events(control_rows: dict[int, Int64s]) -> Int64s:
+    """What happened since the last call."""
+    c, w = control_rows[at.TO_C], control_rows[at.TO_W].reshape(-1, places.EVENT)
+    if c[places.LOST]:
+        raise OverflowError("more happened at one instant than the record of controls holds")
+    events = w[: c[places.EVENTS]].copy()
+    c[places.EVENTS] = 0
+    return events
 
 
 def _add_extras(
@@ -341,10 +415,13 @@ def _add_extras(
     return details | ({"switched": counts[at.SWITCHED]} if state.precision_switch else {})
 
 
-def needed_parts(policies: Iterable[str], extras: bool = False) -> list[str]:
-    """The parts that replays under ``policies`` call, with what ``Plan.has_extras`` tells if ``extras``."""
+def needed_parts(
+    policies: Iterable[str], extras: bool = False, pools: bool = False, controls: bool = False
+) -> list[str]:
+    """The parts that replays under ``policies`` call, with what ``Plan.has_extras`` tells, two pools among it."""
     ranked = ["decider"] if KEEP_RANKS.intersection(policies) or (extras and "sjf" in policies) else []
-    return ["kernel", "stepper", *ranked, *(["extra_stepper"] if extras else [])]
+    beyond = (["extra_stepper"] if extras else []) + (["extra_kernel"] if pools else [])
+    return ["kernel", "stepper", *ranked, *beyond, *(["control"] if controls else [])]
 
 
 def _link(e: Int64s, arrays: dict[int, Int64s | Int32s]) -> dict[int, Any]:
@@ -403,6 +480,9 @@ def _cut_outputs(workload: Workload, plan: Plan) -> Int64s:
     return np.minimum(workload.output_tokens, room)
 
 
+EVENTS: Final = 1 << 16
+"""What controls may do between two looks at their record."""
+
 # ---- settings and queues ----
 
 
@@ -432,14 +512,20 @@ class _Queues:
     """Tenants count their service in entries of their own."""
 
 
-def _settings_table(workload: Workload, plan: Plan, addresses: dict[UserRank, int]) -> tuple[Int64s, Int64s, Int64s]:
+def _settings_table(
+    workload: Workload,
+    states: Sequence[tuple[int, EngineSettings]],
+    addresses: dict[UserRank, int],
+    *,
+    gated: bool,
+) -> tuple[Int64s, Int64s, Int64s]:
     """Rows of settings; in which queue a request waits under each policy; what is known of each queue."""
     queues: dict[PolicySpec, _Queues] = {}
-    table = np.zeros((len(plan.settings), at.SETTINGS_WIDTH), np.int64)
-    for row, (at_ps, settings) in enumerate(plan.settings):
+    table = np.zeros((len(states), at.SETTINGS_WIDTH), np.int64)
+    for row, (at_ps, settings) in enumerate(states):
         spec = settings.policy
         if spec not in queues:
-            queues[spec] = _queues(workload, spec)
+            queues[spec] = _queues(workload, spec, gated=gated)
         address = addresses[spec.rank] if spec.rank else 0
         tenants = len(workload.tenants)
         _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address, tenants)
@@ -456,13 +542,13 @@ def _settings_table(workload: Workload, plan: Plan, addresses: dict[UserRank, in
     return table, rows, facts
 
 
-def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
+def _queues(workload: Workload, spec: PolicySpec, *, gated: bool) -> _Queues:
     """Requests share a queue where the policy and the floors cannot tell them apart but by their arrival."""
-    if spec.name == "fcfs" and not spec.floors:
+    if spec.name == "fcfs" and not spec.floors and not gated:
         return _Queues(None, np.zeros((at.QUEUE_FACTS, 1), np.int64))
     places = np.array([*spec.type_rank, *[len(spec.type_rank)] * len(workload.types)], np.int64)
     rank = {"priority": workload.priority, "type-priority": places[workload.type]}.get(spec.name)
-    by_all = spec.name in BY_HEAD
+    by_all = spec.name in BY_HEAD or gated  # controls bar heads one by one
     by_tenant = by_all or spec.name in ("vtc", "quantile")
     nothing = np.zeros(len(workload), np.int64)
     target: Int64s | None = None  # by request: what tells its queue from others beside the keys below
@@ -470,7 +556,7 @@ def _queues(workload: Workload, spec: PolicySpec) -> _Queues:
         target = limited(workload, spec.rpm)
     elif spec.name in ("edf", "qoserve", "wfq+edf"):
         target = np.array([slo[spec.quantile] for slo in spec.slo_ps], np.int64)[workload.tenant]
-    if spec.name == "vtc" and not spec.floors:
+    if spec.name == "vtc" and not spec.floors and not gated:
         number, first = workload.tenant, np.zeros((5, len(workload.tenants)), np.int64)
         first[1] = np.arange(len(workload.tenants))
     else:
@@ -561,7 +647,8 @@ def _fill_settings(
         at.VICTIM: VICTIM_CODES[victim_rule(settings)],
         at.APART: queues.apart,
         at.BY_NAME: spec.name in ("vtc", "wfq", "wfq+edf"),
-        at.LISTENS: spec.name in ("wfq", "wfq+edf", "quantile"),
+        at.BOTH_HALVES: spec.name in ("wfq+edf", "quantile", "qoserve"),
+        at.LISTENS: {"wfq": at.FINISHES, "wfq+edf": at.FINISHES, "quantile": at.FIRST_TOKENS}.get(spec.name, 0),
         at.ARRIVALS: (spec.lift and counts_service(spec))
         or spec.name in ("wfq", "wfq+edf", "rpm-limit")
         or settings.queue_limit > 0
@@ -574,7 +661,9 @@ def _fill_settings(
         at.GAMMA: spec.gamma_ps,
         at.HISTORY: spec.history,
         at.WIDEST: spec.quantiles[-1],
-        at.GIVES_WAY: at.NO_CAP if spec.preemption_threshold is None else spec.preemption_threshold,
+        at.GIVES_WAY: _gives_way(spec),
+        at.TENANT_LIMIT: settings.tenant_queue_limit,
+        at.QUEUE_TIME: settings.queue_time_ps,
         at.QUEUE_LIMIT: settings.queue_limit or at.NO_CAP,
         at.BY_COST: spec.by_cost,
         at.OLDER: _older(settings.older),
@@ -590,13 +679,21 @@ def _fill_settings(
         row[name - at.SETTINGS] = value
 
 
+def _gives_way(spec: PolicySpec) -> int:
+    unit = POLICIES[spec.name].threshold_unit if spec.name in POLICIES else 0
+    return at.NO_CAP if spec.preemption_threshold is None or not unit else spec.preemption_threshold * unit
+
+
 # ---- prefix cache ----
 
 
 def _prefix_cache(
-    e: Int64s, workload: Workload, plan: Plan, cut: Int64s, slots: int, prefix_caching: int
+    e: Int64s, workload: Workload, plan: Plan, tokens: int, slots: int, prefix_caching: int
 ) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s, Int64s]:
-    """Blocks, hash table, blocks by slot, a buffer for one request's blocks, prefix numbers and their table."""
+    """Blocks, hash table, blocks by slot, a buffer for one request's blocks, prefix numbers and their table.
+
+    No request has more than ``tokens`` tokens.
+    """
     first = plan.settings[0][1]
     nothing = np.zeros(1, np.int64)
     e[at.NEXT_BLOCK] = at.BLOCK
@@ -608,7 +705,6 @@ def _prefix_cache(
         return nothing, nothing, nothing.reshape(1, 1), nothing, nothing, nothing
     sizes = [state.num_gpu_blocks - 1 for _, state in plan.settings]
     most = sizes[0] + sum(max(0, after - before) for before, after in pairwise(sizes))
-    tokens = int((workload.prompt_tokens + cut).max(initial=1))
     widest = min(max(sizes), -(-tokens // first.block_size)) + 1
     if widest >= 1 << at.INDEX_BITS:
         raise ValueError(f"a request of {tokens} tokens in blocks of {first.block_size} has too many blocks")

@@ -37,7 +37,7 @@ def more_tokens(e: Int64s, run: Int64s, slot: int, prefilling: bool) -> int:
     request = run[slot + at.REQUEST]
     kinds, seeds = vector(e, at.TO_KIND), vector(e, at.TO_DRAW)
     chance = matrix(e, at.TO_BY_KIND)[at.ACCEPTED, kinds[request]]
-    sampled = run[slot + at.KNOWN] - run[slot + at.PROMPT]
+    sampled = run[slot + at.KNOWN] + run[slot + at.IN_FLIGHT] - run[slot + at.PROMPT]
     count = 0
     while count < e[at.DRAFTS] and _draw(seeds[request], sampled + count) < chance:
         count += 1

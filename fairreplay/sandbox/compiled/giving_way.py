@@ -1,16 +1,17 @@
-"""SGLang's preemption by priority: running requests that give way to a much more urgent head."""
+"""SGLang's preemption, by any policy's rank: running requests that give way to a much more urgent head."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import compiled
-from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt
+from fairreplay.sandbox.compiled.jit import compiled, inlined
+from fairreplay.sandbox.compiled.members import blocks_for, final_tokens, preempt, queue_at, refuse
 from fairreplay.sandbox.compiled.prefix import look_up
 from fairreplay.sandbox.compiled.segments import look_up_run
-from fairreplay.sandbox.compiled.waiting import next_queue
-from fairreplay.sandbox.engine import Int32s, Int64s
+from fairreplay.sandbox.compiled.service import service, tell
+from fairreplay.sandbox.compiled.waiting import next_queue, remove
+from fairreplay.sandbox.engine import PREEMPTION_DENIED, Int32s, Int64s
 
 
 @compiled
@@ -25,6 +26,23 @@ def may_give_way(e: Int64s, run: Int64s, queues: Int64s, active: Int64s, priorit
             return True
         slot = run[slot + at.NEXT]
     return False
+
+
+@inlined
+def urgency(
+    e: Int64s, queues: Int64s, arrival: Int64s, prompt: Int64s, priority: Int64s, queue: int, request: int
+) -> int:
+    """The rank of a request that runs or waits, under the policies that preempt for a head."""
+    policy = e[at.POLICY]
+    if policy == at.VTC:
+        return service(e, queues, queue)
+    if policy == at.TYPE_PRIORITY:
+        return queues[queue + at.RANK]
+    if policy == at.SJF:
+        return prompt[request]
+    if policy == at.EDF:
+        return arrival[request] + queues[queue + at.TARGET]
+    return priority[request]
 
 
 @compiled
@@ -56,6 +74,8 @@ def _lacks(
         hit = e[at.HIT]
         evictable = e[at.EVICTABLE]
     computed = hit * e[at.BLOCK_SIZE]
+    if e[at.CONTROL]:
+        computed = max(computed, tell(e, at.IN_HOST, request, 0))
     if at.EXTRAS and e[at.HANDED_OVER] > 0 and way[request * at.WAY + at.PLACE] == at.NEW:
         known += 1
         computed = prompt[request]
@@ -99,35 +119,45 @@ def make_room(
     if queue < 0:
         return
     request = queues[queue + at.HEAD]
-    bound = priority[request] + e[at.GIVES_WAY]
+    lacking = _lacks(e, kept, way, blocks, table, found, chains, prefix_start, prefix_tokens, prompt, cut, request)
+    if lacking <= 0 and e[at.RUNNING] < e[at.MOST_RUNNING]:
+        return
+    bound = urgency(e, queues, arrival, prompt, priority, queue, request) + e[at.GIVES_WAY]
     theirs = np.int64(0)
-    count = 0
+    count = np.int64(0)
+    denied = np.int64(0)
     slot = run[at.NEXT]
     while slot != 0:
-        if priority[run[slot + at.REQUEST]] > bound:
-            theirs += run[slot + at.OWNED]
-            count += 1
+        other = run[slot + at.REQUEST]
+        may = np.int64(0)
+        if urgency(e, queues, arrival, prompt, priority, queue_at(run, slot), other) > bound:
+            may = np.int64(1)
+            if e[at.CONTROL]:
+                may = tell(e, at.MAY_GIVE_WAY, other, run[slot + at.COMPUTED])
+            theirs += may * run[slot + at.OWNED]
+            count += may
+            denied += 1 - may
+        run[slot + at.TOKENS] = may  # not in use before the batch is made
         slot = run[slot + at.NEXT]
-    lacking = np.int64(0)
-    if count > 0:
-        lacking = _lacks(
-            e, kept, way, blocks, table, found, chains, prefix_start, prefix_tokens, prompt, cut, request
-        )  # fmt: skip
-    if lacking > theirs:
+    if count == 0 or lacking > theirs:
+        if denied > 0 and tell(e, at.DENIES, request, 0) and way[request * at.WAY + at.PLACE] == at.NEW:
+            remove(e, queues, active, queue_rows, way, prompt, cut, request)
+            refuse(e, out, way, request, np.int64(PREEMPTION_DENIED))
         return
     while count > 0 and (lacking > 0 or e[at.RUNNING] >= e[at.MOST_RUNNING]):
         slot = run[at.NEXT]
         victim = np.int64(0)
+        least = np.int64(0)
         while slot != 0:
-            other = run[slot + at.REQUEST]
-            if priority[other] > bound:
-                worse = victim == 0
-                if not worse:
-                    worst = run[victim + at.REQUEST]
-                    worse = priority[other] > priority[worst] or (priority[other] == priority[worst] and other > worst)
-                if worse:
+            if run[slot + at.TOKENS]:
+                other = run[slot + at.REQUEST]
+                rank = urgency(e, queues, arrival, prompt, priority, queue_at(run, slot), other)
+                if victim == 0 or rank > least or (rank == least and other > run[victim + at.REQUEST]):
                     victim = slot
+                    least = rank
             slot = run[slot + at.NEXT]
+        if e[at.CONTROL]:
+            tell(e, at.GAVE_WAY, run[victim + at.REQUEST], run[victim + at.COMPUTED])
         preempt(
             e, run, free_slots, out, kept, queues, active, queue_rows, way, blocks, table, own, found, prompt, victim
         )  # fmt: skip

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.changes import apply_changes, next_change, take_arrivals
+from fairreplay.sandbox.compiled.changes import apply_changes, next_change, refuse_expired, take_arrivals
 from fairreplay.sandbox.compiled.cohort import gather, scatter
 from fairreplay.sandbox.compiled.giving_way import may_give_way
 from fairreplay.sandbox.compiled.jit import call_part, matrix, scalars_at, small_vector, vector
 from fairreplay.sandbox.compiled.leaping import PASSES_OF_HOLD, cohort_pass
 from fairreplay.sandbox.compiled.prefix import first_blocks, number_chains
 from fairreplay.sandbox.compiled.segments import first_run
+from fairreplay.sandbox.compiled.service import tell
 from fairreplay.sandbox.compiled.waiting import begin_floor_window, clear_queues
 
 ROWS_TO_SPARE: Final = 16
@@ -72,12 +73,14 @@ def advance(address: int, _what: int, _queue: int, _request: int, _number: int) 
         elif e[at.PREFIX]:
             first_blocks(e, blocks, e[at.USABLE])
             number_chains(prefix_start, prefix_ids, chain_table, chains)
+        if e[at.CONTROL]:
+            tell(e, at.OPEN, 0, 0)
     while passes > 0 and e[at.ROWS] <= last_row:
         passes -= 1
         if e[at.CLOCK] > at.HORIZON_PS or e[at.FAILED]:
             return 1
         if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
-            if e[at.NEXT_ARRIVAL] == len(arrival):
+            if e[at.NEXT_ARRIVAL] == len(arrival) or arrival[e[at.NEXT_ARRIVAL]] == at.FOREVER:
                 return 1
             e[at.CLOCK] = max(e[at.CLOCK], arrival[e[at.NEXT_ARRIVAL]])
         if e[at.CLOCK] >= change_ps:
@@ -88,12 +91,31 @@ def advance(address: int, _what: int, _queue: int, _request: int, _number: int) 
                 way, blocks, table, own, found, arrival, prompt, cut, priority,
             )  # fmt: skip
             change_ps = next_change(e, settings, weights_at)
+            if e[at.CONTROL]:
+                tell(e, at.NEW_SETTINGS, 0, 0)
         if e[at.FIRST_TYPE] >= 0 and e[at.CLOCK] >= e[at.FLOOR_ENDS]:
             begin_floor_window(e, queues)
         take_arrivals(e, out, queues, active, queue_rows, way, arrival, prompt, cut)
+        if e[at.CONTROL]:
+            told = tell(e, at.TICKED, 0, 0)
+            if told & at.SWITCHES:  # the state in force is taken again, now from the other half of the table
+                e[at.IN_MODE] = 1 - e[at.IN_MODE]
+                e[at.NEXT_SETTINGS] -= 1
+                apply_changes(
+                    e, settings, weights_at, run, free_slots, out, kept, queues, active, queue_rows, queue_facts,
+                    way, blocks, table, own, found, arrival, prompt, cut, priority,
+                )  # fmt: skip
+            if told & at.FILLED_UP:
+                passes = 0
+            refuse_expired(e, out, queues, active, queue_rows, way, prompt, cut)
         if e[at.RUNNING] == 0 and e[at.WAITING] == 0 and e[at.FLYING] == 0:
             continue  # all that arrived was refused at the door
-        if e[at.GIVES_WAY] != at.NO_CAP and e[at.WAITING] > 0 and may_give_way(e, run, queues, active, priority):
+        if (
+            may_leap
+            and e[at.GIVES_WAY] != at.NO_CAP
+            and e[at.WAITING] > 0
+            and may_give_way(e, run, queues, active, priority)
+        ):
             # somebody who runs might be preempted for a head: whether it is shows request by request
             if e[at.COHORT]:
                 scatter(e, run, flights, calendar, marks, phases, queues, weights, request_weight)

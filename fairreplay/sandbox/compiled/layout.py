@@ -81,11 +81,15 @@ from __future__ import annotations
     VIRTUAL,  # wfq: the largest start tag served; drr and round-robin: the last visit of the ring
     STALE,  # queues whose rank must be reckoned anew
     STALE_AT,  # where in ``active`` these are listed; so many places ``ranks`` has twice
-) = range(60)
+    CONTROL,  # machine code of ``control``; 0: there are no controls
+    GATED,  # 1 if controls may bar heads
+    STATES,  # rows of settings; behind them as many for the emergency in which the earliest deadline goes first
+    IN_MODE,  # 1 while that is on
+) = range(64)
 
 # ---- where the arrays stand: address, length or rows, columns of a matrix ----
 LINK = 3
-LINKS = 60
+LINKS = 64
 (
     TO_RUN,
     TO_FREE_SLOTS,
@@ -124,10 +128,17 @@ LINKS = 60
     TO_REQUEST_WEIGHT,
     TO_SUMS,
     TO_ROWS,
-) = range(LINKS, LINKS + 37 * LINK, LINK)
+    # where there are controls (``controls.places``):
+    TO_C,
+    TO_S,
+    TO_T,
+    TO_W,
+    TO_QUEUES_OF,  # by policy and request of the workload: its queue
+    TO_PREFIX_OF,  # where its prefix begins
+) = range(LINKS, LINKS + 43 * LINK, LINK)
 
 # ---- settings in force: a copy of one row of the settings table ----
-SETTINGS = LINKS + 37 * LINK
+SETTINGS = LINKS + 43 * LINK
 (
     BASE_PS,
     PREFILL_PS,
@@ -164,7 +175,8 @@ SETTINGS = LINKS + 37 * LINK
     VICTIM,
     APART,  # 1 if tenants have entries of their own beside their queues
     BY_NAME,  # 1 if equal ranks of two tenants go by name
-    LISTENS,  # 1 if the policy hears of first tokens and finishes
+    BOTH_HALVES,  # 1 if the second half of ``ranks`` is used
+    LISTENS,  # of what the policy hears: FIRST_TOKENS, FINISHES
     ARRIVALS,  # 1 if what happens at an arrival depends on when it is
     TENANTS,
     QUANTUM,  # drr: scaled like service
@@ -179,16 +191,18 @@ SETTINGS = LINKS + 37 * LINK
     WIDEST,  # quantile: place of the target that counts if none does
     GIVES_WAY,  # priority: by how much more than this a running request must be less urgent to be preempted, or NO_CAP
     QUEUE_LIMIT,  # NO_CAP if there is none
+    TENANT_LIMIT,
+    QUEUE_TIME,
     BY_COST,  # wfq: 1 if prompts are charged with their cost
     DRAFT_PS,  # what a draft adds to a step, the target's part included
     VERIFY_PS,  # the target's part
     OLDER,  # rules of older releases that hold, as bits
     AT_PS,
-) = range(SETTINGS, SETTINGS + 55)
-SETTINGS_WIDTH = 55
+) = range(SETTINGS, SETTINGS + 58)
+SETTINGS_WIDTH = 58
 LONE_CAPPED, VICTIM_TOKENS_LOST, SELF_PREEMPTION_ENDS, FREES_TO_BACK = 1, 2, 4, 8
 
-# ---- pools, drafts, experts, precisions (``extras``): only the part ``extra_stepper`` looks at these ----
+# ---- pools, drafts, experts, precisions (``extras``): only ``extra_stepper`` and ``extra_kernel`` look at these ----
 EXTRAS = True  # ``build`` makes it false for all other parts, so that they are compiled as if there were none
 EXTRA = SETTINGS + SETTINGS_WIDTH
 (
@@ -239,6 +253,31 @@ RUNS = 2  # no two requests share a prefix (``segments``)
 ) = range(15)
 KEEPS_RANKS = DRR  # policies from here on are asked by address (``decider``), and these are the questions
 BEGIN, LOWEST, TURN, FINISH, FIRST_TOKEN_CAME, CHANGE = range(6)
+FIRST_TOKENS, FINISHES = 1, 2
+
+# ---- what controls are asked and told ----
+(
+    OPEN,
+    ARRIVED,
+    TURNED_AWAY,
+    TICKED,
+    EXPIRED,
+    BAR_HEADS,
+    WAKES,
+    ADMITTED,
+    CAME_BACK,
+    FIRST_TOKEN_SEEN,
+    TOKENS_SEEN,
+    DONE_WITH,
+    MAY_GIVE_WAY,
+    DENIES,
+    GAVE_WAY,
+    LOST_BLOCKS,
+    IN_HOST,
+    STARTED,
+    NEW_SETTINGS,
+) = range(19)
+SWITCHES, FILLED_UP = 1, 2  # what TICKED answers, as bits: the mode begins or ends; the record must be taken away
 
 LAST_VICTIM, PRIORITY_VICTIM, LEAST_VICTIM = range(3)
 
@@ -329,7 +368,8 @@ KEPT = 6
     MISSED_90,
     MISSED_99,
     OLDEST,  # place of its oldest outcome in ``misses``
-) = range(23)
+    BARRED,  # 1 if controls bar the head
+) = range(24)
 QUEUE = 24
 CAP_OF = TARGET  # of a type under floors: tokens from which it is barred
 FINISHED_COUNT, OUTPUT_SUM = TARGET_50, TARGET_90  # of an owner under wfq: of its finished requests
@@ -354,7 +394,8 @@ SUMS = 6
 ROW = 8  # second, class, sums
 
 PLACES_MIN = 64 * 64  # of the calendar
-GROUP = 32  # numbers of ``ranks`` of which the least is known
+GROUP_BITS = 5
+GROUP = 1 << GROUP_BITS  # numbers of ``ranks`` of which the least is known
 
 NONE = -1
 HORIZON_PS = 2**63 - 1 - 2 * 86_400 * 10**12  # no pass starts later: a step takes at most a day

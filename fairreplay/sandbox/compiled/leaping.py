@@ -45,7 +45,7 @@ from fairreplay.sandbox.compiled.members import (
     victim_of,
 )
 from fairreplay.sandbox.compiled.service import ask
-from fairreplay.sandbox.compiled.stepping import first_admission, prefill_cap, seat, seat_run, try_head
+from fairreplay.sandbox.compiled.stepping import first_admission, hand_over, prefill_cap, seat, seat_run, try_head
 from fairreplay.sandbox.compiled.sums import add_pass, reach
 from fairreplay.sandbox.compiled.ticks import advance_ticks, growth_of, ticks_ps, ticks_until, ticks_with_blocks
 from fairreplay.sandbox.compiled.waiting import remove_head
@@ -213,7 +213,7 @@ def end_prefills(
                     )
             if first and not later:
                 out[at.FIRST_TOKEN, request] = e[at.CLOCK]
-                if e[at.LISTENS]:
+                if e[at.LISTENS] & at.FIRST_TOKENS:
                     ask(e, at.FIRST_TOKEN_CAME, queue_at(run, slot), request, e[at.CLOCK])
             if known - run[slot + at.PROMPT] >= output:
                 if later:
@@ -221,7 +221,7 @@ def end_prefills(
                 else:
                     release_counted(e, run, kept, blocks, slot, np.int64(at.NONE))
                     drop_running(e, run, free_slots, slot)
-                    if e[at.LISTENS]:
+                    if e[at.LISTENS] & at.FINISHES:
                         ask(e, at.FINISH, queue_at(run, slot), request, output)
                     complete(e, run, out, way, slot, request)
                 continue
@@ -387,6 +387,8 @@ def cohort_pass(
                 run[slot + at.OWNED] = size
                 e[at.FREE] -= size
             run[slot + at.TOKENS] = tokens
+            if at.EXTRAS and e[at.HANDED_OVER] > 0:
+                hand_over(run, slot)
             if run[slot + at.FLAGS] & at.RESUMED == 0:
                 first_admission(e, run, out, queues, weights, request_weight, slot)
             parts[e[at.PARTS]] = slot
@@ -419,8 +421,11 @@ def cohort_pass(
             computed = run[slot + at.COMPUTED]
             after = computed + tokens
             best = run[slot + at.BEST]
-            if e[at.PREFIX] and computed >= max(run[slot + at.PROMPT], run[slot + at.KNOWN] - 1):
-                resumed += 1  # all that it had computed was found again
+            known_before = e[at.PREFIX] != 0
+            if at.EXTRAS and e[at.HANDED_OVER] > 0:
+                known_before = True
+            if known_before and computed >= max(run[slot + at.PROMPT], run[slot + at.KNOWN] - 1):
+                resumed += 1  # all that it had computed was found again, or was handed over
             else:
                 prefills += 1
                 prefill_tokens += tokens

@@ -8,7 +8,7 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import compiled, inlined
 from fairreplay.sandbox.compiled.prefix import give_back
 from fairreplay.sandbox.compiled.segments import bury_run, free_run
-from fairreplay.sandbox.compiled.service import inverse_weight, owner_of
+from fairreplay.sandbox.compiled.service import inverse_weight, owner_of, tell
 from fairreplay.sandbox.compiled.waiting import push, remove
 from fairreplay.sandbox.engine import LIVELOCK, NEVER_FITS, OK, REFUSED, Int32s, Int64s
 
@@ -101,6 +101,8 @@ def refuse(e: Int64s, out: Int64s, way: Int32s, request: int, reason: int) -> No
     out[at.STATUS, request] = REFUSED
     out[at.REASON, request] = reason
     way[request * at.WAY + at.PLACE] = at.GONE
+    if e[at.CONTROL]:
+        tell(e, at.TURNED_AWAY, request, reason)
 
 
 @inlined
@@ -211,6 +213,8 @@ def preempt(
     out[at.COMPUTED_TOKENS, request] = run[slot + at.DONE]
     out[at.PREEMPTIONS, request] += 1
     e[at.PREEMPTED] += 1
+    if resumes and e[at.CONTROL]:
+        tell(e, at.LOST_BLOCKS, request, run[slot + at.COMPUTED])
     if resumes:
         way[request * at.WAY + at.PLACE] = at.BACK
         push(e, queues, active, queue_rows, way, prompt, request)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -49,7 +49,9 @@ PARTS: Final = {
     "kernel": Part("kernel", "advance"),
     "stepper": Part("stepper", "step"),
     "decider": Part("decider", "decide"),
+    "control": Part("control", "control"),
     "extra_stepper": Part("stepper", "step", extras=True),
+    "extra_kernel": Part("kernel", "advance", extras=True),
 }
 
 
@@ -112,46 +114,54 @@ def missing(names: list[str]) -> list[str]:
 
 
 def compile_parts(names: list[str]) -> None:
-    """Compile parts at the same time and keep them.
+    """Compile parts, as many at the same time as there are cores, and keep them.
+
+    What another process compiles meanwhile is waited for, not compiled twice.
 
     Raises:
-        FairReplayError: a part could not be compiled, or there is no folder to work in.
+        FairReplayError: a part could not be compiled.
     """
+    if not names:
+        return
+    from filelock import FileLock
+
     folder = cache_folder()
-    with tempfile.TemporaryDirectory(prefix="fairreplay-", dir=folder) as scratch:
-        targets = {name: Path(scratch) / f"{name}.o" for name in names}
-        for name, process in zip(names, list(_builds(targets)), strict=True):
-            _out, trouble = process.communicate()
-            if process.returncode != 0:
-                last = trouble.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {process.returncode}"]
-                raise FairReplayError(f"the engine's part {name} could not be compiled: {last[0]}")
-        for name, target in targets.items():
-            if folder is None:
-                _LOADED[name] = _load(target.read_bytes())
-                continue
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="fairreplay-") as scratch:
+            for name, code in _compiled(names, Path(scratch)).items():
+                _LOADED[name] = _load(code.read_bytes())
+        return
+    with FileLock(folder / "fairreplay.lock"), tempfile.TemporaryDirectory(prefix="fairreplay-", dir=folder) as scratch:
+        for name, code in _compiled(missing(names), Path(scratch)).items():
             kept = folder / _file_name(name)
-            target.replace(kept)
+            code.replace(kept)
             for old in folder.glob(kept.name[: -len("0123456789abcdef.o")] + "*.o"):
                 if old != kept:
                     old.unlink(missing_ok=True)
 
 
-def _builds(targets: dict[str, Path]) -> Iterator[subprocess.Popen[bytes]]:
-    """Processes that compile, one a part."""
+def _compiled(names: list[str], scratch: Path) -> dict[str, Path]:
+    """Object files of parts, each made by a process of its own."""
+    from concurrent.futures import ThreadPoolExecutor
+
     # Numba's own optimisation, function by function, is what takes longest; ``build`` optimises the whole once
     environment = os.environ | {
         "NUMBA_OPT": "0",
         "NUMBA_DISABLE_JIT": "0",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    for name, target in targets.items():
-        yield subprocess.Popen(
-            [sys.executable, "-m", f"{PACKAGE}.build", name, str(target)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
+
+    def make(name: str) -> Path:
+        target = scratch / f"{name}.o"
+        command = [sys.executable, "-m", f"{PACKAGE}.build", name, str(target)]
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode != 0:
+            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {done.returncode}"]
+            raise FairReplayError(f"the engine's part {name} could not be compiled: {last[0]}")
+        return target
+
+    with ThreadPoolExecutor(os.cpu_count()) as several:
+        return dict(zip(names, several.map(make, names), strict=True))
 
 
 # ---- loading ----

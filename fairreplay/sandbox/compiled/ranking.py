@@ -11,9 +11,16 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import compiled, vector
-from fairreplay.sandbox.compiled.service import inverse_weight, mark_stale, owner_of, served, service
-from fairreplay.sandbox.engine import FLOOR_SCALE, Int32s, Int64s
+from fairreplay.sandbox.compiled.jit import compiled, inlined, vector
+from fairreplay.sandbox.compiled.service import (
+    inverse_weight,
+    mark_stale,
+    owner_of,
+    served_in_all,
+    service,
+    standing,
+)
+from fairreplay.sandbox.engine import Int32s, Int64s
 from fairreplay.sandbox.extras import MICRO
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, LOG_TABLE
 
@@ -76,7 +83,7 @@ def lowest_queue(
     e[at.STALE] = 0
     if e[at.POLICY] == at.QOSERVE:
         _give_up(e, queues, ranks)
-    if e[at.FIRST_TYPE] >= 0:
+    if e[at.FIRST_TYPE] >= 0 or e[at.GATED]:
         return _lowest_queue_above_floors(e, queues, active, ranks)
     others = e[at.STALE_AT]
     if e[at.POLICY] == at.WFQ_EDF:
@@ -89,35 +96,32 @@ def lowest_queue(
         number = best // at.QUEUE
         rank = _with_service(e, queues, best, ranks[others + number])
         while rank > ranks[number]:
-            _keep(e, ranks, number, rank)
+            _keep(e, ranks, np.int64(0), number, rank)
             best = _first_of_least(e, queues, ranks, np.int64(0))
             number = best // at.QUEUE
             rank = _with_service(e, queues, best, ranks[others + number])
     return best
 
 
-@compiled
-def _group_of(e: Int64s, place: int) -> int:
-    """Where ``ranks`` keeps the least number of the group of ``place``; groups do not span its two halves."""
+@inlined
+def _groups(e: Int64s, first: int) -> int:
+    """Where ``ranks`` keeps the least numbers of the groups of the half that begins at ``first``."""
     half = e[at.STALE_AT]
-    of_half = (half + at.GROUP - 1) // at.GROUP
-    return 2 * half + place // at.GROUP if place < half else 2 * half + of_half + (place - half) // at.GROUP
+    return 2 * half if first == 0 else 2 * half + ((half + at.GROUP - 1) >> at.GROUP_BITS)
 
 
-@compiled
-def _keep(e: Int64s, ranks: Int64s, place: int, number: int) -> None:
-    """Write a number of ``ranks``, and the least of its group."""
-    before = ranks[place]
-    ranks[place] = number
-    group = _group_of(e, place)
+@inlined
+def _keep(e: Int64s, ranks: Int64s, first: int, place: int, number: int) -> None:
+    """Write a number of the half of ``ranks`` that begins at ``first``, and the least of its group."""
+    before = ranks[first + place]
+    ranks[first + place] = number
+    group = _groups(e, first) + (place >> at.GROUP_BITS)
     if number <= ranks[group]:
         ranks[group] = number
     elif before == ranks[group]:
-        half = e[at.STALE_AT]
-        first = place - (place % half) % at.GROUP
-        end = min(first + at.GROUP, half if place < half else 2 * half)
+        begin = (place >> at.GROUP_BITS) << at.GROUP_BITS
         least = np.int64(at.FOREVER)
-        for other in range(first, end):
+        for other in range(first + begin, first + min(begin + at.GROUP, e[at.STALE_AT])):
             least = min(least, ranks[other])
         ranks[group] = least
 
@@ -125,9 +129,9 @@ def _keep(e: Int64s, ranks: Int64s, place: int, number: int) -> None:
 @compiled
 def _least(e: Int64s, ranks: Int64s, first: int) -> int:
     """The least number of the half of ``ranks`` that begins at ``first``."""
-    begin = _group_of(e, first)
+    begin = _groups(e, first)
     least = np.int64(at.FOREVER)
-    for group in range(begin, begin + (e[at.STALE_AT] + at.GROUP - 1) // at.GROUP):
+    for group in range(begin, begin + ((e[at.STALE_AT] + at.GROUP - 1) >> at.GROUP_BITS)):
         least = min(least, ranks[group])
     return least
 
@@ -136,8 +140,8 @@ def _least(e: Int64s, ranks: Int64s, first: int) -> int:
 def _first_of_least(e: Int64s, queues: Int64s, ranks: Int64s, first: int) -> int:
     """The queue with the least number of the half that begins at ``first``."""
     half = e[at.STALE_AT]
-    begin = _group_of(e, first)
-    count = (half + at.GROUP - 1) // at.GROUP
+    begin = _groups(e, first)
+    count = (half + at.GROUP - 1) >> at.GROUP_BITS
     least = _least(e, ranks, first)
     best = np.int64(-1)
     for index in range(count):
@@ -157,24 +161,21 @@ def _give_up(e: Int64s, queues: Int64s, ranks: Int64s) -> None:
     others = e[at.STALE_AT]
     while _least(e, ranks, others) < e[at.CLOCK]:
         number = _first_of_least(e, queues, ranks, others) // at.QUEUE
-        _keep(e, ranks, number, ranks[number] - at.BEFORE_ALL)
-        _keep(e, ranks, others + number, np.int64(at.FOREVER))
+        _keep(e, ranks, np.int64(0), number, ranks[number] - at.BEFORE_ALL)
+        _keep(e, ranks, others, number, np.int64(at.FOREVER))
 
 
 @compiled
 def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s, ranks: Int64s) -> int:
-    total = 0
-    for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
-        total += served(e, queues, number * at.QUEUE)
+    total = served_in_all(e, queues)
     best = np.int64(-1)
     above = 0
     least = np.int64(0)
     for place in range(e[at.ACTIVE]):
         queue = active[place] & at.INDEX
-        kind = queues[queue + at.OF_TYPE] & at.INDEX
-        if served(e, queues, kind) >= queues[kind + at.CAP_OF]:
+        is_above = standing(e, queues, queue, total)
+        if is_above < 0:
             continue
-        is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
         rank = _rank_now(e, queues, ranks, queue)
         better = best < 0 or is_above < above
         if not better and is_above == above:
@@ -233,8 +234,9 @@ def _refresh_head(
     rank = np.int64(at.FOREVER)
     other = np.int64(at.FOREVER)
     if queues[queue + at.HEAD] < 0:
-        _keep(e, ranks, number, rank)
-        _keep(e, ranks, e[at.STALE_AT] + number, other)
+        _keep(e, ranks, np.int64(0), number, rank)
+        if e[at.BOTH_HALVES]:
+            _keep(e, ranks, e[at.STALE_AT], number, other)
         return
     request = queues[queue + at.HEAD] & at.INDEX
     is_back = way[request * at.WAY + at.PLACE] == at.BACK
@@ -262,8 +264,9 @@ def _refresh_head(
         deadline = arrival[request] + queues[queue + at.TARGET]
         rank = at.BEFORE_ALL + deadline + e[at.ALPHA] * prompt[request]
         other = np.int64(at.FOREVER) if is_back else deadline - e[at.PREFILL_PS] * prompt[request]
-    _keep(e, ranks, number, rank)
-    _keep(e, ranks, e[at.STALE_AT] + number, other)
+    _keep(e, ranks, np.int64(0), number, rank)
+    if e[at.BOTH_HALVES]:
+        _keep(e, ranks, e[at.STALE_AT], number, other)
 
 
 @compiled
@@ -371,8 +374,6 @@ def hear_finish(
     e: Int64s, queues: Int64s, active: Int64s, kept: Int64s, queue: int, request: int, outputs: int
 ) -> None:
     """The policy sees ``request`` done: ``wfq`` corrects what it expected of it."""
-    if e[at.POLICY] == at.QUANTILE:
-        return
     owner = owner_of(queues, queue)
     if outputs > 0:
         queues[owner + at.FINISHED_COUNT] += 1
@@ -387,8 +388,6 @@ def hear_finish(
 @compiled
 def hear_first_token(e: Int64s, queues: Int64s, active: Int64s, misses: Int64s, queue: int, ttft_ps: int) -> None:
     """The policy sees a first token: ``quantile`` notes which targets it missed."""
-    if e[at.POLICY] != at.QUANTILE:
-        return
     owner = owner_of(queues, queue)
     oldest = queues[owner + at.OLDEST]
     place = queues[owner + at.TENANT] * e[at.HISTORY] + oldest

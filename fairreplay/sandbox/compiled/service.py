@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import call_part, inlined
-from fairreplay.sandbox.engine import Int64s
+from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
 
 
 @inlined
@@ -17,6 +17,30 @@ def queue_of(e: Int64s, queue_rows: Int64s, request: int) -> int:
 def served(e: Int64s, queues: Int64s, entry: int) -> int:
     """What an entry has counted so far."""
     return queues[entry + at.SERVICE] + queues[entry + at.RATE] * (e[at.TICK] - e[at.LAG])
+
+
+@inlined
+def served_in_all(e: Int64s, queues: Int64s) -> int:
+    """Tokens of all types since the window of their floors began; 0 without floors."""
+    total = 0
+    if e[at.FIRST_TYPE] >= 0:
+        for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
+            total += served(e, queues, number * at.QUEUE)
+    return total
+
+
+@inlined
+def standing(e: Int64s, queues: Int64s, queue: int, total: int) -> int:
+    """NONE if the head of ``queue`` is barred, 0 if its type is below its floor of ``total``, else 1."""
+    if e[at.GATED] and queues[queue + at.BARRED]:
+        return at.NONE
+    if e[at.FIRST_TYPE] < 0:
+        return 1
+    kind = queues[queue + at.OF_TYPE] & at.INDEX
+    tokens = served(e, queues, kind)
+    if tokens >= queues[kind + at.CAP_OF]:
+        return at.NONE
+    return 0 if tokens * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
 
 
 @inlined
@@ -51,3 +75,9 @@ def mark_stale(e: Int64s, queues: Int64s, active: Int64s, queue: int) -> None:
 def ask(e: Int64s, what: int, queue: int, request: int, number: int) -> int:
     """Ask or tell a policy that keeps ranks: see ``decider``."""
     return call_part(e[at.DECIDER], e, what, queue, request, number)
+
+
+@inlined
+def tell(e: Int64s, what: int, request: int, number: int) -> int:
+    """Tell or ask the controls, where there are any: see ``control``."""
+    return call_part(e[at.CONTROL], e, what, 0, request, number)

@@ -8,6 +8,7 @@ from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.giving_way import make_room
 from fairreplay.sandbox.compiled.jit import compiled, matrix, scalars_at, small_vector, vector
 from fairreplay.sandbox.compiled.members import refuse_anywhere
+from fairreplay.sandbox.compiled.service import tell
 from fairreplay.sandbox.compiled.stepping import (
     admit,
     count_prefilling,
@@ -140,8 +141,12 @@ def one_pass(
         queue = next_queue(e, queues, active, head, way, kept, out, arrival, prompt, request_weight, weights)
         if queue >= 0:
             stuck = queues[queue + at.HEAD]
-        else:  # all types are barred until the window ends
-            e[at.CLOCK] = max(e[at.CLOCK], e[at.FLOOR_ENDS])
+        else:  # all heads are barred until a window ends or controls let them in
+            e[at.IDLE_PASSES] = 0
+            opens = e[at.FLOOR_ENDS]
+            if e[at.CONTROL]:
+                opens = min(opens, tell(e, at.WAKES, 0, 0))
+            e[at.CLOCK] = max(e[at.CLOCK], opens)
             if e[at.NEXT_ARRIVAL] < len(arrival):
                 e[at.CLOCK] = max(start_ps, min(e[at.CLOCK], arrival[e[at.NEXT_ARRIVAL]]))
     elif e[at.IDLE_PASSES] > PASSES_WITHOUT_PROGRESS_MAX:

@@ -30,7 +30,7 @@ from fairreplay.sandbox.compiled.members import (
 )
 from fairreplay.sandbox.compiled.prefix import fill, look_up, take_blocks, take_hit
 from fairreplay.sandbox.compiled.segments import bury_run, look_up_run, take_run
-from fairreplay.sandbox.compiled.service import ask, mark_stale, queue_of
+from fairreplay.sandbox.compiled.service import ask, mark_stale, queue_of, tell
 from fairreplay.sandbox.compiled.waiting import next_queue, remove, remove_head
 from fairreplay.sandbox.engine import Int32s, Int64s
 
@@ -202,6 +202,8 @@ def try_head(
         evictable = e[at.EVICTABLE]
     cached = hit * e[at.BLOCK_SIZE]
     computed = cached
+    if e[at.CONTROL]:
+        computed = max(cached, tell(e, at.IN_HOST, request, 0))
     if at.EXTRAS and e[at.HANDED_OVER] > 0 and way[request * at.WAY + at.PLACE] == at.NEW:
         known += 1
         computed = prompt[request]
@@ -295,20 +297,23 @@ def admit(
             fill_run(e, run, slot, min(cached + tokens, run[slot + at.KNOWN]))
         elif e[at.PREFIX]:
             cached = e[at.HIT] * e[at.BLOCK_SIZE]
+            filled = cached
+            if e[at.CONTROL]:
+                filled = max(cached, tell(e, at.IN_HOST, request, 0))
             take_hit(e, run, blocks, own, found, slot)
             take_blocks(e, run, blocks, table, own, slot, size - e[at.HIT])
             fill(
                 e, run, blocks, table, own, chains, prefix_start, prefix_tokens, prompt, slot,
-                min(cached + tokens, run[slot + at.KNOWN]),
+                min(filled + tokens, run[slot + at.KNOWN]),
             )  # fmt: skip
         else:
             run[slot + at.OWNED] = size
             e[at.FREE] -= size
+        if e[at.CONTROL]:
+            cached = let_in(e, run, slot, request, cached)
         run[slot + at.COMPUTED] = cached
-        if at.EXTRAS and e[at.HANDED_OVER] > 0 and run[slot + at.FLAGS] & at.RESUMED == 0:
-            run[slot + at.KNOWN] = prompt[request] + 1
-            run[slot + at.COMPUTED] = prompt[request]
-            run[slot + at.BEST] = prompt[request]
+        if at.EXTRAS and e[at.HANDED_OVER] > 0:
+            hand_over(run, slot)
         run[slot + at.TOKENS] = tokens
         if run[slot + at.FLAGS] & at.RESUMED == 0:
             out[at.CACHED, request] = cached
@@ -316,6 +321,17 @@ def admit(
         batch[e[at.BATCH] & at.INDEX] = slot
         e[at.BATCH] += 1
         budget -= tokens
+
+
+@compiled
+def let_in(e: Int64s, run: Int64s, slot: int, request: int, cached: int) -> int:
+    """Controls see a request in its seat; gives the tokens that it need not compute."""
+    if run[slot + at.FLAGS] & at.RESUMED == 0:
+        tell(e, at.ADMITTED, request, cached)
+        return cached
+    in_host = tell(e, at.IN_HOST, request, 0)
+    tell(e, at.CAME_BACK, request, cached)
+    return max(cached, in_host)
 
 
 @inlined
@@ -351,6 +367,15 @@ def seat(
     run[slot + at.FLAGS] = flags | (queue << at.FLAG_BITS)
     way[request * at.WAY + at.PLACE] = slot
     return slot
+
+
+@compiled
+def hand_over(run: Int64s, slot: int) -> None:
+    """The prompt was computed elsewhere, and gave the first output token."""
+    if run[slot + at.FLAGS] & at.RESUMED == 0:
+        run[slot + at.KNOWN] = run[slot + at.PROMPT] + 1
+        run[slot + at.COMPUTED] = run[slot + at.PROMPT]
+        run[slot + at.BEST] = run[slot + at.PROMPT]
 
 
 @compiled
@@ -429,6 +454,8 @@ def start(e: Int64s, run: Int64s, batch: Int64s, out: Int64s, flights: Int64s) -
             duration = e[at.BASE_PS] + drawn_ps + e[at.CONTEXT_PS] * context
         if e[at.DRAFTS] > 0:
             duration += draft_step_ps(e, run, batch)
+    if e[at.CONTROL]:
+        duration += tell(e, at.STARTED, 0, total)
     e[at.BUSY_UNTIL] = max(e[at.CLOCK], e[at.BUSY_UNTIL]) + duration
     flights[flight, 0] = e[at.BUSY_UNTIL]
     flights[flight, 1] = outputs
@@ -502,14 +529,20 @@ def take_output(
             if by_service:
                 queue = queue_of(e, queue_rows, request)
                 charge(e, queues, weights, request_weight, queue, request, samples, e[at.OUTPUT_COST])
+            if e[at.CONTROL]:
+                tell(e, at.TOKENS_SEEN, request, samples)
         if known - first <= 1:
             out[at.FIRST_TOKEN, request] = clock
-            if e[at.LISTENS]:
+            if e[at.CONTROL]:
+                tell(e, at.FIRST_TOKEN_SEEN, request, 0)
+            if e[at.LISTENS] & at.FIRST_TOKENS:
                 queue = queue_of(e, queue_rows, request)
                 ask(e, at.FIRST_TOKEN_CAME, queue, request, clock)
         if known - first >= output:
-            if e[at.LISTENS]:
+            if e[at.LISTENS] & at.FINISHES:
                 ask(e, at.FINISH, queue_of(e, queue_rows, request), request, output)
+            if e[at.CONTROL]:
+                tell(e, at.DONE_WITH, request, 0)
             if stays:
                 drop_running(e, run, free_slots, slot)
                 release(e, run, kept, blocks, table, own, found, slot, np.int64(at.NONE))

@@ -11,8 +11,19 @@ import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.jit import call_rank, compiled, inlined, prefetch
-from fairreplay.sandbox.compiled.service import ask, inverse_weight, mark_stale, owner_of, queue_of, served, service
-from fairreplay.sandbox.engine import FLOOR_SCALE, Int32s, Int64s
+from fairreplay.sandbox.compiled.service import (
+    ask,
+    inverse_weight,
+    mark_stale,
+    owner_of,
+    queue_of,
+    served,
+    served_in_all,
+    service,
+    standing,
+    tell,
+)
+from fairreplay.sandbox.engine import Int32s, Int64s
 
 
 @inlined
@@ -152,7 +163,9 @@ def next_queue(
     weights: Int64s,
 ) -> int:
     """The queue whose head goes next, NONE if the types of all heads are barred; somebody waits."""
-    if e[at.ACTIVE] == 1 and e[at.FIRST_TYPE] < 0:
+    if e[at.GATED]:
+        tell(e, at.BAR_HEADS, 0, 0)
+    elif e[at.ACTIVE] == 1 and e[at.FIRST_TYPE] < 0:
         return active[0] & at.INDEX
     if e[at.POLICY] == at.USER:
         for place in range(e[at.ACTIVE]):
@@ -165,7 +178,7 @@ def next_queue(
                 e[at.FAILED] = 1 + request
     if e[at.POLICY] >= at.KEEPS_RANKS:
         return ask(e, at.LOWEST, 0, 0, 0)
-    if e[at.FIRST_TYPE] >= 0:
+    if e[at.FIRST_TYPE] >= 0 or e[at.GATED]:
         return _lowest_queue_above_floors(e, queues, active)
     return _lowest_queue(e, queues, active) & at.INDEX
 
@@ -241,19 +254,16 @@ def _lowest_queue(e: Int64s, queues: Int64s, active: Int64s) -> int:
 
 @compiled
 def _lowest_queue_above_floors(e: Int64s, queues: Int64s, active: Int64s) -> int:
-    """As above, but types below their floor go before the others, and barred ones not at all."""
-    total = 0
-    for number in range(e[at.FIRST_TYPE], e[at.ENTRIES]):
-        total += served(e, queues, number * at.QUEUE)
+    """As above, but types below their floor go before the others, and who is barred not at all."""
+    total = served_in_all(e, queues)
     best = np.int64(-1)
     above = 0
     least = 0
     for place in range(e[at.ACTIVE]):
         queue = active[place] & at.INDEX
-        kind = queues[queue + at.OF_TYPE] & at.INDEX
-        if served(e, queues, kind) >= queues[kind + at.CAP_OF]:
+        is_above = standing(e, queues, queue, total)
+        if is_above < 0:
             continue
-        is_above = 0 if served(e, queues, kind) * FLOOR_SCALE < queues[kind + at.RANK] * total else 1
         rank = rank_of(e, queues, queue)
         better = best < 0 or is_above < above
         if not better and is_above == above:

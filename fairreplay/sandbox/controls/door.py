@@ -116,9 +116,9 @@ def is_barred(c: Ints, s: Ints, t: Ints, ticket: int, known: int, now_ps: int) -
     return holds_back(c, s, t[ticket * at.TICKET + at.OF] * at.SOURCE) or is_long_barred(c, known, now_ps)
 
 
-def wakes_ps(c: Ints, t: Ints) -> int:
+def wakes_ps(c: Ints, t: Ints, now_ps: int) -> int:
     """When a head that is barred now may be let in or refused, if nothing else changes."""
-    wakes = min(c[at.WINDOW_ENDS], refilled_ps(c))
+    wakes = min(c[at.WINDOW_ENDS], refilled_ps(c, now_ps))
     if c[at.QUEUE_TIME] > 0:
         _drop_gone(c, t)
         if c[at.OLDEST] < c[at.TICKETS]:
@@ -141,9 +141,9 @@ def first_token(c: Ints, s: Ints, t: Ints, ticket: int, now_ps: int) -> None:
     count_first_token(c, s, source, now_ps - t[ticket * at.TICKET + at.ARRIVED])
 
 
-def token(c: Ints, s: Ints, t: Ints, ticket: int) -> None:
-    """A ticket was given an output token."""
-    count_served(c, s, t[ticket * at.TICKET + at.OF] * at.SOURCE, c[at.OUTPUT_COST])
+def tokens(c: Ints, s: Ints, t: Ints, ticket: int, count: int) -> None:
+    """A ticket was given output tokens."""
+    count_served(c, s, t[ticket * at.TICKET + at.OF] * at.SOURCE, count * c[at.OUTPUT_COST])
 
 
 def finish(c: Ints, t: Ints, ticket: int) -> None:

@@ -62,8 +62,8 @@ class Gate:
     def is_barred(self, ticket: int, known: int, now_ps: int) -> bool:
         return door.is_barred(self.c, self._s, self._t, ticket, known, now_ps)
 
-    def wakes_ps(self) -> int:
-        return door.wakes_ps(self.c, self._t)
+    def wakes_ps(self, now_ps: int) -> int:
+        return door.wakes_ps(self.c, self._t, now_ps)
 
     def admit(self, ticket: int, cached: int, now_ps: int) -> None:
         door.admit(self.c, self._s, self._t, self._w, ticket, cached, now_ps)
@@ -71,8 +71,8 @@ class Gate:
     def first_token(self, ticket: int, now_ps: int) -> None:
         door.first_token(self.c, self._s, self._t, ticket, now_ps)
 
-    def token(self, ticket: int) -> None:
-        door.token(self.c, self._s, self._t, ticket)
+    def tokens(self, ticket: int, count: int) -> None:
+        door.tokens(self.c, self._s, self._t, ticket, count)
 
     def finish(self, ticket: int) -> None:
         door.finish(self.c, self._t, ticket)

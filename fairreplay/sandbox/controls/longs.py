@@ -30,9 +30,10 @@ def admit_long(c: Ints, w: Ints, ticket: int, tokens: int, now_ps: int) -> None:
     note(c, w, now_ps, at.LONG_ADMITTED, ticket, tokens)
 
 
-def refilled_ps(c: Ints) -> int:
-    """When the next long context may come in, if nothing else changes."""
+def refilled_ps(c: Ints, now_ps: int) -> int:
+    """When the next long context may come in, if it may not now and nothing else changes; else FOREVER."""
     if c[at.LONG_TOKENS] == 0 or c[at.LONG_LEVEL] >= UNITS or c[at.LONG_RATE] == 0:
         return at.FOREVER
     missing = UNITS - c[at.LONG_LEVEL]
-    return (c[at.LONG_AT] + (missing + c[at.LONG_RATE] - 1) // c[at.LONG_RATE]) * PS_PER_US
+    full_ps = (c[at.LONG_AT] + (missing + c[at.LONG_RATE] - 1) // c[at.LONG_RATE]) * PS_PER_US
+    return full_ps if full_ps > now_ps else at.FOREVER

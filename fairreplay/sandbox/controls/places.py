@@ -138,8 +138,22 @@ TENANT: Final = 32
 TYPE: Final = 8
 
 # ---- by request of the workload ----
-S_ARRIVAL, S_PROMPT, S_OUTPUT, S_TENANT, S_TYPE, S_HASH = range(6)
-SOURCE: Final = 6
+(
+    S_ARRIVAL,
+    S_PROMPT,
+    S_OUTPUT,
+    S_TENANT,
+    S_TYPE,
+    S_HASH,
+    # for the compiled engine, which copies them:
+    S_CUT,  # output that fits into the model's length
+    S_PRIORITY,
+    S_WEIGHT,
+    S_COST,
+    S_DRAW,
+    S_PRECISION,
+) = range(12)
+SOURCE: Final = 12
 
 # ---- by ticket ----
 (
