@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fairreplay.config.load import parse_config
 from fairreplay.config.model import resolve_cluster
 from fairreplay.sandbox import compiled, reference
 from fairreplay.sandbox.decision_log import read_scenario, read_steps, steps_file, verify
-from fairreplay.sandbox.engine import EngineSettings, OlderRules
+from fairreplay.sandbox.engine import EngineResult, EngineSettings, OlderRules
 from fairreplay.sandbox.plan import Named, settings_over_time
 from tests.sandbox.random_cases import case
-from tests.sandbox.test_compiled import differences
 
 MICRO = sorted((Path(__file__).parents[1] / "data" / "golden" / "vllm" / "micro").glob("*.scenario.json"))
+
+
+def differences(plain: EngineResult, other: EngineResult) -> list[str]:
+    names = [field.name for field in fields(plain)]
+    return [name for name in names if not np.array_equal(getattr(plain, name), getattr(other, name))]
 
 
 @pytest.mark.parametrize(
