@@ -170,7 +170,7 @@ _LOADED: Final[dict[str, int]] = {}
 _ENGINES: Final[list[Any]] = []
 """What machine code lives in, as long as the process."""
 _PYTHON: Final[list[Any]] = []
-"""The parts as they were written, in place of machine code: their index stands for an address."""
+"""The parts as they were written, in place of machine code: their place, from 1 on, stands for an address."""
 _LOCK: Final = threading.Lock()
 
 
@@ -184,8 +184,8 @@ def address_of(name: str) -> int:
     with _LOCK:
         if name not in _LOADED and is_python():
             function = getattr(importlib.import_module(f"{PACKAGE}.{PARTS[name].module}"), PARTS[name].function)
-            _LOADED[name] = len(_PYTHON)
             _PYTHON.append(function)
+            _LOADED[name] = len(_PYTHON)  # 0 stands for no part
         if missing([name]):
             compile_parts([name])
         if name not in _LOADED:
@@ -202,7 +202,7 @@ def part(name: str) -> Callable[[int, int, int, int, int], int]:
 
 def part_at(address: int) -> Callable[[int, int, int, int, int], int]:
     """The part at an address that ``address_of`` gave."""
-    return _PYTHON[address] if is_python() else PART(address)
+    return _PYTHON[address - 1] if is_python() else PART(address)
 
 
 def target_machine() -> Any:
