@@ -11,7 +11,15 @@ from polars.testing import assert_frame_equal
 
 from fairreplay.sandbox import compiled, reference
 from fairreplay.sandbox.decision_log import read_scenario
-from fairreplay.sandbox.engine import PS_PER_SECOND, PS_PER_US, WEIGHT_SCALE, EngineResult, StepTime, Workload
+from fairreplay.sandbox.engine import (
+    PS_PER_SECOND,
+    PS_PER_US,
+    WEIGHT_SCALE,
+    EngineResult,
+    PolicySpec,
+    StepTime,
+    Workload,
+)
 from fairreplay.sandbox.plan import Shard
 from fairreplay.sandbox.served import step_rows
 from tests.sandbox.plain_sums import StepSeconds
@@ -51,6 +59,22 @@ def test_the_kernel_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(compiled.engine, "PASSES_A_CALL", 3)
     for each, before in zip(cases, whole, strict=True):
         assert differences(before, compiled.run(*each)) == []
+
+
+def test_many_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are many queues ranks are kept, which decides nothing else."""
+    monkeypatch.setattr(compiled.engine, "MANY", 0)
+    ranked = 0
+    for seed in range(20_000, 20_200):
+        work, the_plan = case(seed)
+        policy = PolicySpec(("vtc", "sjf")[seed % 2], lift=seed % 3 > 0)
+        states = tuple((at_ps, replace(state, policy=policy)) for at_ps, state in the_plan.settings[:1])
+        the_plan = replace(the_plan, settings=states + the_plan.settings[1:])
+        plain = reference.run(work, the_plan)
+        for leap in (True, False):
+            assert differences(plain, compiled.run(work, the_plan, leap=leap)) == [], f"case {seed}, leap {leap}"
+        ranked += len(np.unique(work.tenant)) > 1
+    assert ranked > 100
 
 
 @pytest.mark.parametrize("roomy", [True, False])

@@ -28,7 +28,7 @@ def test_a_part_is_named_after_all_that_it_is_compiled_from() -> None:
 
 
 def test_every_policy_finds_the_parts_that_it_needs() -> None:
-    assert engine.needed_parts(["fcfs", "vtc"]) == ["kernel", "stepper"]
+    assert engine.needed_parts(["fcfs", "priority"]) == ["kernel", "stepper"]
     assert engine.needed_parts(["fcfs", "wfq"]) == ["kernel", "stepper", "decider"]
 
 

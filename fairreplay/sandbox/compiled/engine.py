@@ -72,7 +72,8 @@ VICTIM_CODES: Final = {
     "least-computed": at.LEAST_VICTIM,
 }
 
-KEEP_RANKS: Final = frozenset(name for name, code in POLICY_CODES.items() if code >= at.KEEPS_RANKS)
+KEEP_RANKS: Final = frozenset({"vtc", "sjf", *(name for name, code in POLICY_CODES.items() if code >= at.KEEPS_RANKS)})
+"""Policies that may need the decider: vtc and sjf with many tenants."""
 
 Progress = Callable[[int], None]
 """Called now and then with the number of requests that have arrived so far."""
@@ -261,7 +262,7 @@ def _run_plan(
     e[at.STEPPER] = address_of("extra_stepper" if has_extras else "stepper")
     if controls:
         e[at.CONTROL] = address_of("control")  # as any other than the first part, never 0
-    if any(_policy_code(state.policy) >= at.KEEPS_RANKS for _, state in modes):
+    if (settings[:, at.POLICY - at.SETTINGS] >= at.KEEPS_RANKS).any():
         e[at.DECIDER] = address_of("decider")
     arrays: dict[int, Int64s | Int32s] = {
         at.TO_RUN: run_,
@@ -420,7 +421,7 @@ def needed_parts(
     policies: Iterable[str], extras: bool = False, pools: bool = False, controls: bool = False
 ) -> list[str]:
     """The parts that replays under ``policies`` call, with what ``Plan.has_extras`` tells, two pools among it."""
-    ranked = ["decider"] if KEEP_RANKS.intersection(policies) or (extras and "sjf" in policies) else []
+    ranked = ["decider"] if KEEP_RANKS.intersection(policies) else []
     beyond = (["extra_stepper"] if extras else []) + (["extra_kernel"] if pools else [])
     return ["kernel", "stepper", *ranked, *beyond, *(["control"] if controls else [])]
 
@@ -487,8 +488,16 @@ EVENTS: Final = 1 << 16
 # ---- settings and queues ----
 
 
-def _policy_code(spec: PolicySpec) -> int:
-    return at.LEAST_COST if spec.name == "sjf" and spec.by_cost else POLICY_CODES[spec.name]
+MANY: Final = 64
+"""Queues from which on a look at each of them takes longer than keeping their ranks."""
+
+
+def _policy_code(spec: PolicySpec, queues: int, is_plain: bool) -> int:
+    if spec.name == "sjf" and spec.by_cost:
+        return at.LEAST_COST
+    if queues >= MANY and is_plain and spec.floors is None and spec.preemption_threshold is None:
+        return {"sjf": at.SJF_OF_MANY, "vtc": at.VTC_OF_MANY}.get(spec.name, POLICY_CODES[spec.name])
+    return POLICY_CODES[spec.name]
 
 
 BY_HEAD: Final = frozenset({"sjf", "user", "drr", "wfq", "wfq+edf", "qoserve", "round-robin"})
@@ -529,7 +538,7 @@ def _settings_table(
             queues[spec] = _queues(workload, spec, gated=gated)
         address = addresses[spec.rank] if spec.rank else 0
         tenants = len(workload.tenants)
-        _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address, tenants)
+        _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address, tenants, not gated)
     widest = max(kept.facts.shape[1] for kept in queues.values())
     facts = np.zeros((len(queues) * at.QUEUE_FACTS, widest), np.int64)
     rows = np.zeros(
@@ -609,7 +618,14 @@ def _steps_alone(plan: Plan) -> bool:
 
 
 def _fill_settings(
-    row: Int64s, at_ps: int, settings: EngineSettings, number: int, queues: _Queues, rank_address: int, tenants: int
+    row: Int64s,
+    at_ps: int,
+    settings: EngineSettings,
+    number: int,
+    queues: _Queues,
+    rank_address: int,
+    tenants: int,
+    is_plain: bool,
 ) -> None:
     time, spec = settings.step_time, settings.policy
     power_of_two = settings.block_size & (settings.block_size - 1) == 0
@@ -632,7 +648,7 @@ def _fill_settings(
         at.PREFILL_FIRST: settings.prefill_first,
         at.INTERVAL: settings.prefill_interval,
         at.RESERVE: settings.reserve_full_kv,
-        at.POLICY: _policy_code(spec),
+        at.POLICY: _policy_code(spec, queues.facts.shape[1], is_plain),
         at.POLICY_NUMBER: number,
         at.QUEUE_ROW: at.NONE if queues.number is None else number,
         at.ENTRIES: queues.facts.shape[1],

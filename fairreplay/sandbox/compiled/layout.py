@@ -250,7 +250,9 @@ RUNS = 2  # no two requests share a prefix (``segments``)
     ROUND_ROBIN,
     RPM_LIMIT,
     LEAST_COST,  # sjf by cost
-) = range(15)
+    SJF_OF_MANY,  # sjf and vtc where there are many queues
+    VTC_OF_MANY,
+) = range(17)
 KEEPS_RANKS = DRR  # policies from here on are asked by address (``decider``), and these are the questions
 BEGIN, LOWEST, TURN, FINISH, FIRST_TOKEN_CAME, CHANGE = range(6)
 FIRST_TOKENS, FINISHES = 1, 2

@@ -100,6 +100,12 @@ def lowest_queue(
             best = _first_of_least(e, queues, ranks, np.int64(0))
             number = best // at.QUEUE
             rank = _with_service(e, queues, best, ranks[others + number])
+    elif e[at.POLICY] == at.VTC_OF_MANY:  # likewise
+        rank = service(e, queues, best)
+        while rank > ranks[best // at.QUEUE]:
+            _keep(e, ranks, np.int64(0), best // at.QUEUE, rank)
+            best = _first_of_least(e, queues, ranks, np.int64(0))
+            rank = service(e, queues, best)
     return best
 
 
@@ -258,6 +264,10 @@ def _refresh_head(
     elif policy == at.QUANTILE:
         other = arrival[request] + queues[owner + at.TARGET]
         rank = _with_service(e, queues, queue, other)
+    elif policy == at.VTC_OF_MANY:
+        rank = service(e, queues, queue)
+    elif policy == at.SJF_OF_MANY:
+        rank = prompt[request]
     elif policy == at.LEAST_COST:
         rank = vector(e, at.TO_COST)[request]
     elif policy == at.QOSERVE:

@@ -297,7 +297,9 @@ def greet(e: Int64s, queues: Int64s, active: Int64s, queue_rows: Int64s, request
     owner = owner_of(queues, queue_of(e, queue_rows, request))
     if queues[owner + at.WAITERS] > 0:
         return
-    if e[at.ACTIVE] > 0:
+    if e[at.POLICY] == at.VTC_OF_MANY and e[at.ACTIVE] > 0:
+        floor = service(e, queues, ask(e, at.LOWEST, 0, 0, 0))
+    elif e[at.ACTIVE] > 0:
         floor = service(e, queues, active[0])
         for place in range(1, e[at.ACTIVE]):
             floor = min(floor, service(e, queues, active[place]))
