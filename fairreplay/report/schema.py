@@ -212,6 +212,8 @@ class TypeUnder(TypedDict):
     ratio_min: float | None
     ratio_raw: float | None
     leak_tokens: float | None
+    ttft_ms: NotRequired[dict[str, float | None]]
+    """P50, P90 and P99 of its answered requests: what floors of other types cost it."""
     windows: int
     """Windows in which the type had demand."""
     windows_below: int

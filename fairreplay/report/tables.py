@@ -276,7 +276,9 @@ def type_rows(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> l
                 )
                 .sort("type")
             )
+            of_type = of_model(facts.outcome, model).partition_by("type", as_dict=True)
             for row in table.iter_rows(named=True):
+                requests = of_type.get((row["type"],), facts.outcome.clear())
                 found.setdefault(row["type"], []).append(
                     {
                         "source": facts.name,
@@ -286,6 +288,7 @@ def type_rows(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> l
                         "ratio_min": rounded(row["ratio_min"]),
                         "ratio_raw": rounded(row["ratio_raw"]),
                         "leak_tokens": rounded(row["leak"]),
+                        "ttft_ms": {q: rounded(value) for q, value in quantiles(requests).items()},
                         "windows": row["windows"],
                         "windows_below": row["windows_below"],
                     }
