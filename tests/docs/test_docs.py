@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from fairreplay.causes.episodes import MINOR, UNCLASSIFIED
 from fairreplay.causes.verdict import CAUSES, LOW_DEMAND, UNEXPLAINED
 from fairreplay.cli.app import app
+from fairreplay.config.load import parse_config
 from fairreplay.export.sql import tables
 from fairreplay.export.tables import TABLES
 from fairreplay.metrics.alerts import CHANNELS, METRICS, THRESHOLDS
@@ -151,6 +152,14 @@ def test_the_python_examples_print_what_they_say(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     for code, printed, stated in run_python(DOCS / page):
         assert printed == stated, code
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_the_settings_that_pages_show_are_settings(page: Path) -> None:
+    shown = [content for language, content in blocks(page) if language == "toml"]
+    for content in shown:
+        parse_config(content, page.name)
+    assert shown or page.parent.name != "policies" or page.stem in ("README", "fcfs", "round-robin")
 
 
 def test_links_lead_somewhere() -> None:
