@@ -46,8 +46,11 @@ def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # by this name: nodes have the address of loopback
+        import ray._private.ray_constants
         from ray.cluster_utils import Cluster
 
+        # what Ray made of the variable if another test has imported it before
+        patch.setattr(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)
         node = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 80_000_000}
         made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
         try:
