@@ -71,6 +71,13 @@ def test_a_folder_that_cannot_be_written_is_passed_over(tmp_path: Path, monkeypa
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     assert parts.cache_folder.__wrapped__() == tmp_path / "caches" / "fairreplay"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert parts.cache_folder.__wrapped__() is None
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "own"))
     assert parts.cache_folder.__wrapped__() == tmp_path / "own"
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked))

@@ -62,8 +62,7 @@ PARTS: Final = {
 def cache_folder() -> Path | None:
     """``NUMBA_CACHE_DIR``, else beside the sources, else among the user's caches; None if none can be written."""
     named = os.environ.get("NUMBA_CACHE_DIR")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for folder in [Path(named)] if named else [FOLDER / "__pycache__", home / "fairreplay"]:
+    for folder in [Path(named)] if named else [FOLDER / "__pycache__", *_users_caches()]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
@@ -71,6 +70,13 @@ def cache_folder() -> Path | None:
         if os.access(folder, os.W_OK):
             return folder
     return None
+
+
+def _users_caches() -> list[Path]:
+    try:
+        return [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fairreplay"]
+    except RuntimeError:  # a user without a home, as containers have them
+        return []
 
 
 def sources(name: str) -> list[Path]:
