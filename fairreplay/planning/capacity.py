@@ -27,9 +27,10 @@ from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.metrics.types import floors
 from fairreplay.planning.allocation import allocate
 from fairreplay.planning.as_of import as_of
-from fairreplay.planning.load_search import DECIDED, Found, Question, largest_load, least_replicas, outcome
+from fairreplay.planning.load_search import Found, Question, largest_load, least_replicas, outcome
 from fairreplay.sandbox.plan import Choice, baseline_policy, choose, columns_needed, policy_name, shards, take_load
 from fairreplay.sandbox.replay import run_shards
+from fairreplay.store.outcomes import DECIDED
 from fairreplay.store.store import Store
 
 SCALING: Final = (

@@ -18,21 +18,12 @@ from fairreplay.metrics.measure import measure_windows
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.sandbox.plan import Choice, Load, shards
 from fairreplay.sandbox.replay import Replayed, run_shards
+from fairreplay.store.outcomes import DECIDED
 from fairreplay.trace.schema import TIMESTAMP
 
 LEAST_PERCENT: Final = 10
 MOST_PERCENT: Final = 6400
 MOST_REPLICAS: Final = 1024
-DECIDED: Final = (
-    "replica",
-    "scheduled_at",
-    "first_token_at",
-    "finished_at",
-    "status",
-    "preemptions",
-    "recomputed_tokens",
-    "cached_tokens",
-)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 import polars as pl
 
@@ -12,7 +13,7 @@ from fairreplay.store.store import Store
 from fairreplay.trace.schema import COLUMNS, SCHEMA
 
 LOGGED = "logged"
-_REPLACED = (
+DECIDED: Final = (
     "replica",
     "scheduled_at",
     "first_token_at",
@@ -22,6 +23,7 @@ _REPLACED = (
     "recomputed_tokens",
     "cached_tokens",
 )
+"""Columns in which a replay takes the place of the log: what a scheduler decides."""
 
 
 def outcome(
@@ -66,7 +68,7 @@ def outcomes(store: Store, replays: Sequence[str], since: datetime | None = None
             generated = base.select(
                 pl.when(refused).then(pl.lit(0, pl.UInt32)).otherwise(pl.col("output_tokens")).alias("output_tokens")
             ).to_series()
-        found.append(base.with_columns(*(replayed[column] for column in _REPLACED), generated))
+        found.append(base.with_columns(*(replayed[column] for column in DECIDED), generated))
     return [check_columns(frame, SCHEMA, "an outcome") for frame in found]
 
 
@@ -78,8 +80,8 @@ def _are_same(base: pl.DataFrame, replayed: pl.DataFrame) -> bool:
 def _joined(
     store: Store, source: str, since: datetime | None, until: datetime | None, columns: Sequence[str]
 ) -> pl.DataFrame:
-    kept = [name for name in dict.fromkeys(["request_id", *columns]) if name not in _REPLACED]
-    decided = [name for name in _REPLACED if name in columns or name == "status"]
+    kept = [name for name in dict.fromkeys(["request_id", *columns]) if name not in DECIDED]
+    decided = [name for name in DECIDED if name in columns or name == "status"]
     logged = store.requests(since, until, kept)
     replayed = store.replay_requests(source).select("request_id", *decided)
     joined = logged.join(replayed, on="request_id", how="inner", maintain_order="left")

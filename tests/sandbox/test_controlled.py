@@ -9,7 +9,7 @@ import pytest
 
 from fairreplay.sandbox import compiled, reference
 from fairreplay.sandbox.controls import places as at
-from fairreplay.sandbox.engine import COME_BACK, OK, REFUSED
+from fairreplay.sandbox.engine import COME_BACK, OK, REFUSED, PolicySpec
 from tests.sandbox.random_cases import case, controlled
 from tests.sandbox.test_compiled import differences
 
@@ -29,6 +29,18 @@ def test_random_cases_under_controls_are_equal_to_the_bit(part: int) -> None:
         count = np.bincount(returns[:, 0], minlength=len(work))
         assert the_plan.controls is not None
         assert (plain.attempts == np.minimum(1 + count, 1 + the_plan.controls.retries)).all()
+
+
+def test_many_queues_under_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that are kept where there are many queues see what controls do to these."""
+    monkeypatch.setattr(compiled.engine, "MANY", 0)
+    for seed in range(50_000, 50_100):
+        work, the_plan = controlled(seed)
+        policy = PolicySpec(("vtc", "sjf")[seed % 2], lift=seed % 3 > 0)
+        the_plan = replace(
+            the_plan, settings=tuple((at_ps, replace(one, policy=policy)) for at_ps, one in the_plan.settings)
+        )
+        assert differences(reference.run(work, the_plan), compiled.run(work, the_plan)) == [], f"case {seed}"
 
 
 def test_everything_happens_in_these_cases() -> None:
