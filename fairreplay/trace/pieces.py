@@ -48,8 +48,10 @@ class Piece(Protocol):
         """The records, or those at ``positions`` (ascending) of a piece that has a table."""
 
 
-def pieces(path: Path, content: Content, log_format: Format, columns: Columns) -> Iterator[Piece]:
-    """All records of the source, in order.
+def pieces(
+    path: Path, content: Content, log_format: Format, columns: Columns, *, odd_as_nulls: bool = False
+) -> Iterator[Piece]:
+    """All records of the source, in order; ``odd_as_nulls`` as of ``JsonTables``.
 
     Raises:
         DeclinedError: at once, where no piece of this source can have a table.
@@ -61,7 +63,9 @@ def pieces(path: Path, content: Content, log_format: Format, columns: Columns) -
             raise DeclinedError
         return _parquet_pieces(path, used)
     if container == "jsonl":
-        return _json_pieces(path, log_format, JsonTables(columns, content.sample))
+        log_bytes = path.stat().st_size
+        tables = JsonTables(columns, content.sample, log_bytes, odd_as_nulls=odd_as_nulls)
+        return _json_pieces(path, log_format, tables)
     if container == "csv":
         header = list(content.sample.columns)
         return _csv_pieces(path, log_format, CsvTables(columns, header, log_format.delimiter), header)
