@@ -34,7 +34,7 @@ from fairreplay.trace.fields import (
     Tokens,
     Wall,
 )
-from fairreplay.trace.flat_lines import NAME, OTHER, READ_LINES, WHOLE, FlatKey, FlatLines
+from fairreplay.trace.flat_lines import READ_LINES, FlatKey, FlatLines, Kind
 from fairreplay.trace.vector import FINEST, UNIT_DIGITS, DeclinedError
 
 BLOCK_BYTES: Final = 1 << 24
@@ -154,9 +154,7 @@ class JsonTables:
         if self._bytes < LOADED_FROM_BYTES or (self._bytes < COMPILED_FROM_BYTES and not is_at_hand(READ_LINES)):
             return None
         names = sorted({*self._seen, *self._others}, key=lambda name: (self._order.get(name, len(self._order)), name))
-        if not names or any(name in self._seen and not _is_flat(self._types[name][0]) for name in names):
-            return None
-        keys = {name: _flat_key(self._types[name][0]) if name in self._seen else FlatKey(OTHER) for name in names}
+        keys = {name: _flat_key(self._types[name][0]) if name in self._seen else FlatKey(Kind.OTHER) for name in names}
         if self._flat is None or self._flat[0] != keys:
             read = compiled(READ_LINES) if FlatLines.takes(keys) else None
             if read is None:
@@ -223,12 +221,12 @@ class JsonTables:
         )
 
 
-def _is_flat(kind: pa.DataType) -> bool:
-    return bool(kind == pa.int64() or kind == pa.string() or pa.types.is_decimal128(kind))
-
-
 def _flat_key(kind: pa.DataType) -> FlatKey:
-    return FlatKey(NAME) if kind == pa.string() else FlatKey(WHOLE, getattr(kind, "scale", 0))
+    """For the types that ``_json_type`` gives."""
+    if pa.types.is_decimal128(kind):
+        return FlatKey(Kind.WHOLE, kind.scale)
+    kinds = {pa.int64(): Kind.WHOLE, pa.string(): Kind.NAME, pa.float64(): Kind.REAL, pa.list_(pa.uint64()): Kind.IDS}
+    return FlatKey(kinds[kind])
 
 
 def _all_accounted(census: _Census, frame: pl.DataFrame) -> bool:

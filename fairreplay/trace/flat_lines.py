@@ -1,7 +1,7 @@
 """JSON lines of flat objects into columns by compiled code: for long logs, of which it reads several times as much in
 a second as a reader of any JSON.
 
-It knows whole numbers, decimals and names under known keys, in any order, each at most once. Whatever else a line holds
+It knows numbers, names and lists of ids under known keys, in any order, each at most once. Whatever else a line holds
 (an escape, an exponent, a nested value, a key that is not known), the line is *odd*: it gets a row of nulls, and the
 strict path says what it is. A block with too many such lines is left to the other readers.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +20,25 @@ import pyarrow as pa
 
 from fairreplay.machine_code import BYTES, INTS, NUMBER, Routine
 
-WHOLE: Final = 0
-"""Whole numbers and decimals of up to 18 digits in all."""
-NAME: Final = 1
-OTHER: Final = 2
-"""A single value that nobody looks at."""
+
+class Kind(IntEnum):
+    """What the value of a key is."""
+
+    WHOLE = 0
+    """A whole number or a decimal, of up to 18 digits in all."""
+    NAME = 1
+    REAL = 2
+    IDS = 3
+    """A list of whole numbers of up to 18 digits, none below 0; of one key at most."""
+    OTHER = 4
+    """A single value that nobody looks at."""
+
+
+WHOLE: Final = int(Kind.WHOLE)
+NAME: Final = int(Kind.NAME)
+REAL: Final = int(Kind.REAL)
+IDS: Final = int(Kind.IDS)
+OTHER: Final = int(Kind.OTHER)
 KEYS_MAX: Final = 62
 ODD_SHARE: Final = 128
 """Of so many lines one may be odd."""
@@ -34,7 +49,7 @@ _VIEW_BYTES: Final = 16
 READ_LINES: Final = Routine(
     __name__,
     "read_lines",
-    BYTES + NUMBER + BYTES + INTS * 4 + NUMBER * 2 + INTS + BYTES * 3 + INTS * 2 + NUMBER * 2,
+    BYTES + NUMBER + BYTES + INTS * 4 + NUMBER * 2 + INTS + BYTES * 3 + INTS * 4 + NUMBER * 2,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -45,7 +60,7 @@ Ints = npt.NDArray[np.int64]
 class FlatKey:
     """``digits`` after the point are kept of ``WHOLE`` numbers: the column's scale."""
 
-    kind: int
+    kind: Kind
     digits: int = 0
 
 
@@ -63,18 +78,18 @@ class FlatLines:
         self._digits = np.array([key.digits for key in self._keys.values()], np.int64)
         self._slots = np.zeros(len(self._keys), np.int64)
         """Which of the columns of its kind a key fills."""
-        for kind in (WHOLE, NAME):
-            self._slots[self._kinds == kind] = np.arange(int((self._kinds == kind).sum()))
+        self._is_text = (self._kinds == NAME) | (self._kinds == REAL)
+        for filled in (self._kinds == WHOLE, self._is_text):
+            self._slots[filled] = np.arange(int(filled.sum()))
 
     @staticmethod
     def takes(keys: Mapping[str, FlatKey]) -> bool:
-        """These keys can be told apart as they stand in a line."""
-        return 0 < len(keys) <= KEYS_MAX and all(
-            '"' not in name and "\\" not in name and all(letter >= " " for letter in name) for name in keys
-        )
+        """These keys can be told apart as they stand in a line, and at most one has ``IDS``."""
+        plain = all('"' not in name and "\\" not in name and all(letter >= " " for letter in name) for name in keys)
+        return plain and 0 < len(keys) <= KEYS_MAX and sum(key.kind == Kind.IDS for key in keys.values()) <= 1
 
     def table(self, block: bytes, line_bytes_max: int) -> tuple[pl.DataFrame, Sequence[bytes]] | None:
-        """The columns (but those of kind ``OTHER``), one row a line, and the odd lines; None where these are too many,
+        """The columns (but those of ``Kind.OTHER``), one row a line, and the odd lines; None where these are too many,
         or a line has ``line_bytes_max`` or is blank.
 
         ``block``: UTF-8.
@@ -84,18 +99,22 @@ class FlatLines:
         content = np.frombuffer(block, np.uint8)
         rows = _count_lines(content)
         numbers = np.zeros((int((self._kinds == WHOLE).sum()), rows), np.int64)
-        views = np.zeros((int((self._kinds == NAME).sum()), rows * _VIEW_BYTES), np.uint8)
+        views = np.zeros((int(self._is_text.sum()), rows * _VIEW_BYTES), np.uint8)
         known = np.zeros((len(self._keys), rows), np.uint8)
         texts = np.empty(len(block), np.uint8)
         odd = np.zeros((rows // ODD_SHARE + 1, 2), np.int64)
         used = np.zeros(1, np.int64)
+        ids = np.empty(len(block) // 2 if (self._kinds == IDS).any() else 0, np.int64)
+        id_ends = np.zeros(rows + 1, np.int64)
         found = self._run(
             *(content, content.size, self._text, self._starts, self._kinds, self._digits, self._slots),
-            *(len(self._keys), rows, numbers, views, known, texts, used, odd, len(odd), line_bytes_max),
+            *(len(self._keys), rows, numbers, views, known, texts, used),
+            *(ids, id_ends[1:], odd, len(odd), line_bytes_max),
         )
         if found < 0:
             return None
-        frame = self._frame(numbers, views, known.view(np.bool_), texts[: int(used[0])].copy())
+        lists = pa.py_buffer(id_ends), pa.py_buffer(ids[: int(id_ends[-1])].copy())
+        frame = self._frame(numbers, views, known.view(np.bool_), texts[: int(used[0])].copy(), lists)
         return frame, [block[begin:end] for begin, end in odd[:found].tolist()]
 
     def _run(self, *arguments: npt.NDArray[Any] | int) -> int:
@@ -103,24 +122,31 @@ class FlatLines:
             return self._read(*(item.reshape(-1) if isinstance(item, np.ndarray) else item for item in arguments))
         return self._read(*(item.ctypes.data if isinstance(item, np.ndarray) else item for item in arguments))
 
-    def _frame(self, numbers: Ints, views: Bytes, known: npt.NDArray[np.bool_], texts: Bytes) -> pl.DataFrame:
+    def _frame(
+        self, numbers: Ints, views: Bytes, known: npt.NDArray[np.bool_], texts: Bytes, lists: tuple[Any, Any]
+    ) -> pl.DataFrame:
         columns: dict[str, pl.Series] = {}
         rows = known.shape[1]
         for (name, key), slot, there in zip(self._keys.items(), self._slots.tolist(), known, strict=True):
-            if key.kind == OTHER:
-                continue
             nulls = rows - int(np.count_nonzero(there))
             bits = pa.py_buffer(np.packbits(there, bitorder="little")) if nulls else None
-            if key.kind == NAME:
-                buffers = [bits, pa.py_buffer(views[slot]), pa.py_buffer(texts)]
-                array = pa.Array.from_buffers(pa.string_view(), rows, buffers, nulls)
-            elif key.digits:
-                wide = np.stack([numbers[slot], numbers[slot] >> 63], axis=1)
-                kind = pa.decimal128(38, key.digits)
-                array = pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(wide)], nulls)
-            else:
-                array = pa.Array.from_buffers(pa.int64(), rows, [bits, pa.py_buffer(numbers[slot])], nulls)
-            columns[name] = pl.Series(array)
+            match key.kind:
+                case Kind.NAME | Kind.REAL:
+                    buffers = [bits, pa.py_buffer(views[slot]), pa.py_buffer(texts)]
+                    array = pa.Array.from_buffers(pa.string_view(), rows, buffers, nulls)
+                case Kind.WHOLE:
+                    kind, values = pa.int64(), numbers[slot]
+                    if key.digits:
+                        kind, values = pa.decimal128(38, key.digits), np.stack([values, values >> 63], axis=1)
+                    array = pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(values)], nulls)
+                case Kind.IDS:
+                    ends, ids = lists
+                    inner = pa.Array.from_buffers(pa.uint64(), ids.size // 8, [None, ids])
+                    array = pa.Array.from_buffers(pa.large_list(pa.uint64()), rows, [bits, ends], nulls, 0, [inner])
+                case _:
+                    continue
+            series = pl.Series(array)
+            columns[name] = series.cast(pl.Float64) if key.kind == Kind.REAL else series
         return pl.DataFrame(columns)
 
 
@@ -145,6 +171,8 @@ def read_lines(
     known: Bytes,
     texts: Bytes,
     texts_used: Ints,
+    ids: Ints,
+    id_ends: Ints,
     odd: Ints,
     odd_max: int,
     line_bytes_max: int,
@@ -154,9 +182,10 @@ def read_lines(
     ``block`` ends with a line feed, which is in no key: no search goes beyond it. ``numbers``, ``views`` and ``known``
     lie column by column, ``odd`` has beginnings and ends.
     """
-    begin, row, odds, used = 0, 0, 0, 0
+    begin, row, odds, used, ids_used = 0, 0, 0, 0, 0
     while begin < block_bytes:
         at = begin
+        first_id = ids_used
         seen = 0
         following = 0
         right = block[at] == 0x7B  # {
@@ -192,10 +221,11 @@ def read_lines(
             at += 1
             while block[at] == 0x20:
                 at += 1
-            # The value.
+            # The value; of text that is kept the length, from start on.
             kind = kinds[key]
+            length = -1
             letter = block[at]
-            if letter == 0x22 and kind != WHOLE:  # "
+            if letter == 0x22 and kind in (NAME, OTHER):  # "
                 at += 1
                 start = at
                 while block[at] >= 0x20 and block[at] != 0x22 and block[at] != 0x5C:
@@ -205,62 +235,51 @@ def read_lines(
                     break
                 if kind == NAME:
                     length = at - start
-                    view = (slots[key] * rows + row) * 16
-                    for place in range(4):
-                        views[view + place] = (length >> (8 * place)) & 0xFF
-                    if length <= 12:
-                        for place in range(length):
-                            views[view + 4 + place] = block[start + place]
-                    else:
-                        for place in range(4):
-                            views[view + 4 + place] = block[start + place]
-                            views[view + 12 + place] = (used >> (8 * place)) & 0xFF
-                        for place in range(length):
-                            texts[used + place] = block[start + place]
-                        used += length
-                    known[key * rows + row] = 1
                 at += 1
             elif letter == 0x2D or 0x30 <= letter <= 0x39:  # - 0..9
-                if kind == NAME:
+                if kind in (NAME, IDS):
                     right = False
                     break
+                start = at
                 negative = letter == 0x2D
                 if negative:
                     at += 1
-                start = at
+                first = at
                 value = 0
                 while 0x30 <= block[at] <= 0x39:
-                    if at - start < 18:
+                    if at - first < 18:
                         value = value * 10 + (int(block[at]) - 0x30)
                     at += 1
-                count = at - start
-                if count == 0 or (count > 1 and block[start] == 0x30):
+                count = at - first
+                if count == 0 or (count > 1 and block[first] == 0x30):
                     right = False
                     break
                 after = 0
-                if block[at] == 0x2E and (kind == OTHER or digits[key] > 0):  # .
+                if block[at] == 0x2E and (kind != WHOLE or digits[key] > 0):  # .
                     at += 1
-                    start = at
+                    first = at
                     while 0x30 <= block[at] <= 0x39:
                         if count < 18:
                             value = value * 10 + (int(block[at]) - 0x30)
                         count += 1
                         at += 1
-                    after = at - start
+                    after = at - first
                     if after == 0:
                         right = False
                         break
-                if kind == OTHER:
+                if kind != WHOLE:
                     if (block[at] | 0x20) == 0x65:  # e
                         at += 1
                         if block[at] == 0x2B or block[at] == 0x2D:
                             at += 1
-                        start = at
+                        first = at
                         while 0x30 <= block[at] <= 0x39:
                             at += 1
-                        if at == start:
+                        if at == first:
                             right = False
                             break
+                    if kind == REAL:
+                        length = at - start
                 else:
                     missing = digits[key] - after
                     if missing < 0 or count + missing > 18:
@@ -285,9 +304,53 @@ def read_lines(
                     right = False
                     break
                 at += 5
+            elif letter == 0x5B and kind == IDS:  # [
+                at += 1
+                while block[at] == 0x20:
+                    at += 1
+                more = block[at] != 0x5D
+                while more:
+                    first = at
+                    value = 0
+                    while 0x30 <= block[at] <= 0x39:
+                        if at - first < 18:
+                            value = value * 10 + (int(block[at]) - 0x30)
+                        at += 1
+                    count = at - first
+                    if count == 0 or count > 18 or (count > 1 and block[first] == 0x30):
+                        break
+                    ids[ids_used] = value
+                    ids_used += 1
+                    while block[at] == 0x20:
+                        at += 1
+                    more = block[at] == 0x2C
+                    if more:
+                        at += 1
+                        while block[at] == 0x20:
+                            at += 1
+                if block[at] != 0x5D or more:
+                    right = False
+                    break
+                at += 1
+                known[key * rows + row] = 1
             else:
                 right = False
                 break
+            if length >= 0:
+                view = (slots[key] * rows + row) * 16
+                for place in range(4):
+                    views[view + place] = (length >> (8 * place)) & 0xFF
+                if length <= 12:
+                    for place in range(length):
+                        views[view + 4 + place] = block[start + place]
+                else:
+                    for place in range(4):
+                        views[view + 4 + place] = block[start + place]
+                        views[view + 12 + place] = (used >> (8 * place)) & 0xFF
+                    for place in range(length):
+                        texts[used + place] = block[start + place]
+                    used += length
+                known[key * rows + row] = 1
             while block[at] == 0x20:
                 at += 1
             if block[at] == 0x2C:  # ,
@@ -312,15 +375,17 @@ def read_lines(
             odd[2 * odds] = begin
             odd[2 * odds + 1] = at
             odds += 1
+            ids_used = first_id
             for key in range(key_count):
                 known[key * rows + row] = 0
                 if kinds[key] == WHOLE:
                     numbers[slots[key] * rows + row] = 0
-                elif kinds[key] == NAME:
+                elif kinds[key] in (NAME, REAL):
                     for place in range(16):
                         views[(slots[key] * rows + row) * 16 + place] = 0
         if at - begin >= line_bytes_max:
             return -1
+        id_ends[row] = ids_used
         begin = at + 1
         row += 1
     texts_used[0] = used
