@@ -19,6 +19,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from fairreplay.machine_code import compiled, is_at_hand
+from fairreplay.trace.arrow import handed_over
 from fairreplay.trace.containers import LINE_BYTES_MAX, OVERLONG_SHOWN_BYTES, Overlong, json_reads
 from fairreplay.trace.fields import (
     After,
@@ -430,7 +431,7 @@ def _series(column: Any) -> pl.Series:
     if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
         # References to the dictionary's texts, however long these are.
         return _series(column.dictionary).gather(pl.Series(column.indices))
-    return pl.Series(_array(column))
+    return handed_over(pa.table([_array(column)], [""])).to_series()
 
 
 def _array(column: Any) -> Any:

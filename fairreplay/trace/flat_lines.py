@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from fairreplay.machine_code import BYTES, INTS, NUMBER, Routine
+from fairreplay.trace.arrow import handed_over
 
 
 class Kind(IntEnum):
@@ -125,7 +126,7 @@ class FlatLines:
     def _frame(
         self, numbers: Ints, views: Bytes, known: npt.NDArray[np.bool_], texts: Bytes, lists: tuple[Any, Any]
     ) -> pl.DataFrame:
-        columns: dict[str, pl.Series] = {}
+        columns: dict[str, Any] = {}
         rows = known.shape[1]
         for (name, key), slot, there in zip(self._keys.items(), self._slots.tolist(), known, strict=True):
             nulls = rows - int(np.count_nonzero(there))
@@ -145,9 +146,9 @@ class FlatLines:
                     array = pa.Array.from_buffers(pa.large_list(pa.uint64()), rows, [bits, ends], nulls, 0, [inner])
                 case _:
                     continue
-            series = pl.Series(array)
-            columns[name] = series.cast(pl.Float64) if key.kind == Kind.REAL else series
-        return pl.DataFrame(columns)
+            columns[name] = array
+        reals = [name for name, key in self._keys.items() if key.kind == Kind.REAL]
+        return handed_over(pa.table(columns)).with_columns(pl.col(reals).cast(pl.Float64))
 
 
 def _count_lines(content: Bytes) -> int:
