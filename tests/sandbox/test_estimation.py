@@ -152,11 +152,7 @@ def test_sjf_by_cost_estimates_the_cost() -> None:
 
 @pytest.mark.parametrize("policy", ["wfq", "wfq+edf"])
 def test_wfq_charges_the_estimate_and_makes_it_good_at_the_finish(policy: str) -> None:
-    """Equal prompts of 100; a's are taken for 50. Two run at a time.
-
-    a1 (tag 0) and b1 (0) start; a's next tag is 50, b's 100. Both finish at once, and a's charge is made good: both tags
-    100. So a2 and b2 start, by name. Were it not made good, a2 and a3 would.
-    """
+    """Equal prompts of 100. One at a time, every charge is made good before the next choice: no estimate matters."""
     rows: list[Row] = [("a", 0, 100, 0)] * 4 + [("b", 0, 100, 0)] * 4
     knobs = {"slo_ps": ((1, 1, 1),) * 2, "slack_ps": -(2**60), "output_cost": 0}
     assert served(rows, policy, [1] * 8, **knobs) == "a1 b1 a2 b2 a3 b3 a4 b4"
