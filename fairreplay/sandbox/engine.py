@@ -341,6 +341,10 @@ class Plan:
         """Whether a policy goes by estimates of costs at any time."""
         return any(state.policy.estimation for _, state in self.settings)
 
+    def corrects(self) -> bool:
+        """Whether it corrects them by what it learns."""
+        return any(state.policy.estimation and state.policy.estimation.alpha for _, state in self.settings)
+
 
 @dataclass(frozen=True)
 class Workload:
