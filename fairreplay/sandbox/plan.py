@@ -159,6 +159,8 @@ class Task:
     """The rows' own ``weight`` counts."""
     over_limit: Int64s | None = None
     """By row of the load: 1 if the gateway before all replicas refuses it."""
+    error: int = 0
+    """How far off estimates of costs are, in millionths."""
 
     def shard(self, load: Load, config: Config) -> Shard:
         """The replica with its requests, taken out of ``load``."""
@@ -170,7 +172,7 @@ class Task:
         if self.over_limit is not None:
             work = replace(work, over_limit=self.over_limit[part.rows])
         if self.plan.estimates():
-            work = _with_estimates(work, frame, config, part.model)
+            work = _with_estimates(work, frame, self.error, part.model)
         return Shard(model=part.model, replica=part.replica, rows=part.rows, workload=work, plan=self.plan)
 
 
@@ -391,7 +393,7 @@ def tasks(load: Load, config: Config, policy: Choice, planned: Sequence[Part] | 
             check_plan(plan)
         except ValueError as error:
             raise UsageError(f"cluster: {error}") from None
-        made.append(Task(part, plan, weights.by_row, over_limit))
+        made.append(Task(part, plan, weights.by_row, over_limit, _millionths(config.estimation.error)))
     return tuple(made)
 
 
@@ -879,14 +881,13 @@ def _costs(moe: extras.Moe, risk: int, kind: Int64s, prompt: Int64s) -> Int64s:
     return np.array(costs, np.int64)[place.reshape(-1)]
 
 
-def _with_estimates(work: Workload, rows: pl.DataFrame, config: Config, model: str | None) -> Workload:
+def _with_estimates(work: Workload, rows: pl.DataFrame, error: int, model: str | None) -> Workload:
     """``work`` with what a scheduler takes its costs for, and the classes in which it corrects that."""
     sizes = len(SIZES) + 1
     kind = work.type * sizes + estimation.size_classes(work.prompt_tokens)
     names = [f"{model or ''}\0{name}\0{size}" for name in work.types for size in range(sizes)]
     of_class = np.array([stable_hash(name) for name in names], np.uint64).view(np.int64)[kind]
     of_request = _draws(rows) if work.draw is None else work.draw
-    error = _millionths(config.estimation.error)
     return replace(work, estimate=estimation.factors(error, of_class, of_request), cost_class=kind)
 
 
