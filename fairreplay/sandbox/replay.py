@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -158,7 +158,7 @@ def replay(
                 if isinstance(policy, UserRank):
                     _remove_older(store, policy)
                 wall_s, started = time.perf_counter() - started, time.perf_counter()
-                summaries.append(_summary(meta, estimates, load, outcomes, wall_s))
+                summaries.append(replace(_summary(meta, load, outcomes, wall_s), estimates=estimates))
                 del outcomes  # before the next policy's
     return summaries
 
@@ -436,9 +436,7 @@ def _cluster(accounts: Sequence[Account]) -> dict[str, object]:
     return {"cluster": tables(accounts)}
 
 
-def _summary(
-    meta: dict[str, Any], estimates: str | None, load: Load, outcomes: Outcomes, wall_s: float
-) -> ReplaySummary:
+def _summary(meta: dict[str, Any], load: Load, outcomes: Outcomes, wall_s: float) -> ReplaySummary:
     ok = outcomes.of("status") == OK
     tokens = sum(_total(load.frame[name], ok) for name in ("prompt_tokens", "output_tokens"))
     end_us = outcomes.end_us()
@@ -457,7 +455,6 @@ def _summary(
         engine_s=outcomes.engine_s,
         wall_s=wall_s,
         controls=meta.get("controls"),
-        estimates=estimates,
     )
 
 

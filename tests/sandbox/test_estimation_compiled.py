@@ -59,7 +59,7 @@ def busy(policy: str, seed: int, error: int, alpha: int, requests: int = 400) ->
     ]
     work = workload(rows, types=rng.choice(["x", "y"], requests).tolist())
     slo = tuple((target, target, target) for target in (10**13, 10**14, 10**15))
-    spec = PolicySpec(policy, slo_ps=slo, alpha_ps=10**12, slack_ps=10**13)
+    spec = PolicySpec(policy, slo_ps=slo, alpha_ps=10**12, slack_ps=10**12)
     settled = plan(work, spec, max_num_seqs=6, num_gpu_blocks=14, block_size=8)
     work, settled = with_estimates(work, settled, seed, error, alpha)
     return reference.run(work, settled), compiled.run(work, settled)
