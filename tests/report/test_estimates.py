@@ -94,8 +94,10 @@ def test_the_document_holds_what_each_replay_measures(store: Store) -> None:
     )
     assert checked(json.loads(json.dumps(document)), "report.json") == document
     page = Page(render(document))
-    assert page.headings.index("What wrong estimates do to SCR") == page.headings.index("Cost estimates") + 1
-    assert "uncorrected" in page.text
+    assert "What wrong estimates do to SCR" in page.text
+    assert "Estimates of costs off by up to 30%, half of it in common" in page.text
+    shown = [f"{row['model']} {row['policy']} {row['estimates']} {row['scr']:.3f} {row['windows']}" for row in effects]
+    assert all(line in page.cells for line in shown)
     # nothing that is compared counts as made with another config
     assert [one.text for one in of_store(store, config) if "another config" in one.text] == []
 
