@@ -24,8 +24,6 @@ from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.store import Store, open_store
 from tests.cli.logs import digest, write_log
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 SETTINGS = """
 [cluster]
 replicas = 2
@@ -36,6 +34,13 @@ prefill_token = 0.001
 decode_sequence = 0.0
 context_token = 0.0
 """
+PATIENT = {
+    "health_check_initial_delay_ms": "60000",
+    "health_check_timeout_ms": "60000",
+    "health_check_failure_threshold": "10",
+    "memory_monitor_refresh_ms": "0",
+}
+"""A machine that is busy with other things is not a lost one: where Ray thinks so, it ends this process too."""
 RANK = "def rank(prompt_tokens, tenant):\n    return prompt_tokens + tenant\n"
 
 
@@ -46,6 +51,8 @@ def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # by this name: nodes have the address of loopback
+        for name, value in PATIENT.items():
+            patch.setenv(f"RAY_{name}", value)
         import ray._private.ray_constants
         from ray.cluster_utils import Cluster
 
