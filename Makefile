@@ -17,8 +17,10 @@ lint: $(VENV)/installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The tests of Ray have the machine to themselves: they start a cluster, which ends the process that it cannot serve.
 unit: $(VENV)/installed-test debian
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadgroup --max-worker-restart 0 --ignore tests/ray
+	$(BIN)/pytest --capture no tests/ray
 
 bench: $(VENV)/installed-test
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

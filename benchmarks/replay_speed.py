@@ -20,6 +20,7 @@ from fairreplay.sandbox.engine import PS_PER_SECOND, EngineResult, Plan, PolicyS
 from fairreplay.sandbox.policies import POLICIES
 
 RUNS = 3
+ROUNDS = 7
 POLICY_REQUESTS = 300_000
 STEPPED = 30
 """The step loop gets one request in so many, so that the benchmark ends while one watches."""
@@ -72,10 +73,18 @@ def main() -> None:
     print()
     for tenants, most in ((32, 3), (1000, 10)):
         work = step_loop.load(POLICY_REQUESTS, 20.0, tenants)
-        times = {name: 1 / speed(compiled.run, work, with_policy(work, name)) for name in POLICIES}
+        times = policy_times_us(work)
         for name, time_us in times.items():
             slower = time_us / times["fcfs"]
             print(f"{name:14} {tenants:5} tenants {1 / time_us:6.2f} M requests/s, {slower:5.2f} times (most {most})")
+
+
+def policy_times_us(work: Workload) -> dict[str, float]:
+    """Each policy's time for a request, the best of some rounds: in each round all of them run one after the other, so
+    that a machine which is busy for a while is so for all."""
+    plans = {name: with_policy(work, name) for name in POLICIES}
+    rounds = [{name: 1 / speed(compiled.run, work, plan, 1) for name, plan in plans.items()} for _ in range(ROUNDS)]
+    return {name: min(times[name] for times in rounds) for name in plans}
 
 
 def with_policy(work: Workload, name: str) -> Plan:

@@ -6,9 +6,19 @@ Units stand in the names (``_ms``, ``_tokens``); step times are seconds, as in t
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fairreplay.config import engines
 from fairreplay.config.step_times import hardware_preset
@@ -49,8 +59,30 @@ BEFORE_ALL: Final = datetime(1, 1, 1, tzinfo=UTC)
 """An instant before every commitment with a date."""
 
 
+_CALLED: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number"}
+
+
+@cache
+def _scalar(table: type[BaseModel], field: str) -> type | None:
+    """``bool``, ``int`` or ``float`` where a field is one, or one or none; else null."""
+    annotation = table.model_fields[field].annotation
+    kinds = {annotation} if isinstance(annotation, type) else set(get_args(annotation)) - {type(None)}
+    return next((kind for kind in _CALLED if kinds == {kind}), None)
+
+
 class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_written(cls, value: Any, info: ValidationInfo) -> Any:
+        """No text or truth value is taken for a number, and nothing else for a truth value."""
+        kind = _scalar(cls, info.field_name or "")
+        if kind is None or value is None:
+            return value
+        if not isinstance(value, bool) if kind is bool else isinstance(value, (bool, str)):
+            raise ValueError(f"Input should be a valid {_CALLED[kind]}")
+        return value
 
 
 class SloTtft(Table):
@@ -88,6 +120,19 @@ class Cost(Table):
     cached: float = Field(0.0, ge=0)
     correction: float = Field(0.05, gt=0, le=1)
     """Weight of the newest ratio in the online correction of cost estimates (``metrics.costs``)."""
+
+
+class Estimation(Table):
+    """``[estimation]``: how far off schedulers are that go by what a request is expected to cost.
+
+    An estimate is the true cost times ``1 + error * (u_class + u_request) / 2``, both drawn from [-1, 1] by hash.
+    """
+
+    error: float = Field(0.0, ge=0, le=0.99)
+    correction: bool = False
+    """Estimates are corrected by what requests of their class turned out to cost."""
+    alpha: float | None = Field(None, gt=0, le=1)
+    """Weight of the newest ratio in that correction; None: ``[cost] correction``."""
 
 
 STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
@@ -162,7 +207,7 @@ class Speculative(Table):
     draft_tokens: int = Field(4, ge=0, le=64)
     acceptance: float = Field(0.7, ge=0, le=1)
     """Chance that a draft is accepted if those before it are."""
-    types: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    types: dict[str, Annotated[float, Field(ge=0, le=1, strict=True)]] = Field(default_factory=dict)
     """Acceptance of types that have one of their own."""
     draft_token: float = Field(0.0, ge=0, le=1)
     verify_token: float | None = Field(None, ge=0, le=1)
@@ -520,6 +565,7 @@ class Config(Table):
 
     window: Window = Window()
     cost: Cost = Cost()
+    estimation: Estimation = Estimation()
     cluster: ClusterTable = ClusterTable()
     defaults: Defaults = Defaults()
     tenants: dict[str, Tenant] = Field(default_factory=dict)

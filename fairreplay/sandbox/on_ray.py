@@ -56,27 +56,22 @@ def run_on_ray(
         serve_there = ray.remote(num_cpus=1, max_retries=RETRIES)(_serve)
         running: dict[int, Any] = {}
         done, submitted, told = 0, 0, 0
-        try:
-            for number in range(len(sizes)):
-                while True:
-                    while submitted < len(sizes) and (
-                        submitted - number < at_once or sum(sizes[number : submitted + 1]) <= ahead
-                    ):
-                        shard = made(tasks[submitted])
-                        running[submitted] = serve_there.remote(shard, start_us, __version__, counter, submitted)
-                        submitted += 1
-                    ready, _ = ray.wait([running[number]], timeout=_POLL_S)
-                    if progress is not None:
-                        told = max(told, done + _arrived(ray, counter, number, submitted))  # never back
-                        progress(told, sum(sizes))
-                    if ready:
-                        break
-                yield _result(ray, running.pop(number))
-                done += sizes[number]
-        finally:
-            for one in running.values():
-                with suppress(Exception):
-                    ray.cancel(one, force=True)
+        for number in range(len(sizes)):
+            while True:
+                while submitted < len(sizes) and (
+                    submitted - number < at_once or sum(sizes[number : submitted + 1]) <= ahead
+                ):
+                    shard = made(tasks[submitted])
+                    running[submitted] = serve_there.remote(shard, start_us, __version__, counter, submitted)
+                    submitted += 1
+                ready, _ = ray.wait([running[number]], timeout=_POLL_S)
+                if progress is not None:
+                    told = max(told, done + _arrived(ray, counter, number, submitted))  # never back
+                    progress(told, sum(sizes))
+                if ready:
+                    break
+            yield _result(ray, running.pop(number))
+            done += sizes[number]
 
 
 def _ray() -> Any:
@@ -91,6 +86,9 @@ def _ray() -> Any:
 @contextmanager
 def connected() -> Iterator[Any]:
     """Ray, in the cluster that this process is part of already, else that of ``RAY_ADDRESS``, else one of this machine.
+
+    Tasks that are still at work after an error end with the connection; none is cancelled: Ray 2.60 aborts this process
+    when a task that it cancels is just done. In a cluster that was there before they go on to their end.
 
     Raises:
         UsageError: Ray is not installed. ClusterError: the cluster cannot be reached.
@@ -134,12 +132,7 @@ def run_all_on_ray(work: Callable[[Task], Result], tasks: Sequence[Task]) -> lis
         call = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
         held = ray.put(cloudpickle.dumps(work))
         running = [call.remote(held, task, __version__) for task in tasks]
-        try:
-            return [_result(ray, one) for one in running]
-        finally:
-            for one in running:
-                with suppress(Exception):
-                    ray.cancel(one, force=True)
+        return [_result(ray, one) for one in running]
 
 
 def _call(work: bytes, task: Any, version: str) -> Any:

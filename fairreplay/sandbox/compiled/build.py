@@ -14,7 +14,7 @@ from typing import Any, Final
 import llvmlite.binding as llvm
 
 from fairreplay.sandbox.compiled import layout
-from fairreplay.sandbox.compiled.jit import compiled
+from fairreplay.sandbox.compiled.jit import APART, compiled
 from fairreplay.sandbox.compiled.parts import ENTRY, PACKAGE, PARTS, target_machine
 
 _WRAPPER = """
@@ -42,7 +42,7 @@ def build(name: str) -> bytes:
     import numba
 
     _skip_inner_machine_code()
-    layout.EXTRAS = PARTS[name].extras
+    layout.EXTRAS, layout.ESTIMATES = PARTS[name].extras, PARTS[name].estimates
     module = importlib.import_module(f"{PACKAGE}.{PARTS[name].module}")
     function: Any = compiled(getattr(module, PARTS[name].function))
     signature = (numba.types.int64,) * 5
@@ -53,6 +53,8 @@ def build(name: str) -> bytes:
     for each in code.functions:
         if not each.is_declaration and each.name != ENTRY:
             each.linkage = llvm.Linkage.internal
+            if any(each.name.startswith(_mangled(name)) for name in APART):
+                each.add_function_attribute("noinline")
     machine = target_machine()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     builder = llvm.create_pass_builder(machine, options)
@@ -62,6 +64,11 @@ def build(name: str) -> bytes:
     if strange:
         raise RuntimeError(f"part {name} calls {', '.join(sorted(strange))}")
     return bytes(machine.emit_object(code))
+
+
+def _mangled(name: str) -> str:
+    """How the name of a function's machine code begins."""
+    return "_ZN" + "".join(f"{len(part)}{part}" for part in name.split("."))
 
 
 def _skip_inner_machine_code() -> None:

@@ -58,6 +58,16 @@ def compiled(function: Function) -> Function:
     return numba.njit(**_OPTIONS)(function)
 
 
+APART: Final[set[str]] = set()
+"""Functions that ``build`` keeps out of what calls them, as Numba names them."""
+
+
+def apart(function: Function) -> Function:
+    """Compiled, but not into its caller: for large functions on a way that is mostly short."""
+    APART.add(f"{function.__module__}.{function.__qualname__}")
+    return compiled(function)
+
+
 def inlined(function: Function) -> Function:
     """Compiled into each of its callers: for small functions that are called often."""
     return numba.njit(**_OPTIONS, forceinline=True)(function)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.jit import compiled, inlined, vector
+from fairreplay.sandbox.compiled.estimating import estimated, estimated_prompt, true_units
+from fairreplay.sandbox.compiled.jit import apart, compiled, inlined, prefetch, trailing_zeros, unsigned, vector
 from fairreplay.sandbox.compiled.service import (
     inverse_weight,
     mark_stale,
@@ -61,7 +62,7 @@ def log2_of(number: int) -> int:
     return (power << LOG_BITS) + LOGS[shifted - 256]
 
 
-@compiled
+@apart
 def lowest_queue(
     e: Int64s,
     queues: Int64s,
@@ -117,47 +118,71 @@ def _groups(e: Int64s, first: int) -> int:
 
 
 @inlined
+def _least_between(ranks: Int64s, begin: int, end: int) -> int:
+    least = np.int64(at.FOREVER)
+    for place in range(unsigned(begin), unsigned(end)):
+        least = min(least, ranks[place])
+    return least
+
+
+@inlined
 def _keep(e: Int64s, ranks: Int64s, first: int, place: int, number: int) -> None:
-    """Write a number of the half of ``ranks`` that begins at ``first``, and the least of its group."""
+    """Write a number of the half of ``ranks`` that begins at ``first``, and the least of its group.
+
+    A half of a single group is looked through as a whole, and its least number not kept.
+    """
     before = ranks[first + place]
     ranks[first + place] = number
+    half = e[at.STALE_AT]
+    if half <= at.GROUP:
+        return
     group = _groups(e, first) + (place >> at.GROUP_BITS)
     if number <= ranks[group]:
         ranks[group] = number
     elif before == ranks[group]:
         begin = (place >> at.GROUP_BITS) << at.GROUP_BITS
-        least = np.int64(at.FOREVER)
-        for other in range(first + begin, first + min(begin + at.GROUP, e[at.STALE_AT])):
-            least = min(least, ranks[other])
-        ranks[group] = least
+        ranks[group] = _least_between(ranks, first + begin, first + min(begin + at.GROUP, half))
 
 
-@compiled
+@inlined
 def _least(e: Int64s, ranks: Int64s, first: int) -> int:
     """The least number of the half of ``ranks`` that begins at ``first``."""
+    half = e[at.STALE_AT]
+    if half <= at.GROUP:
+        return _least_between(ranks, first, first + half)
     begin = _groups(e, first)
-    least = np.int64(at.FOREVER)
-    for group in range(begin, begin + ((e[at.STALE_AT] + at.GROUP - 1) >> at.GROUP_BITS)):
-        least = min(least, ranks[group])
-    return least
+    return _least_between(ranks, begin, begin + ((half + at.GROUP - 1) >> at.GROUP_BITS))
 
 
 @compiled
 def _first_of_least(e: Int64s, queues: Int64s, ranks: Int64s, first: int) -> int:
     """The queue with the least number of the half that begins at ``first``."""
     half = e[at.STALE_AT]
-    begin = _groups(e, first)
-    count = (half + at.GROUP - 1) >> at.GROUP_BITS
     least = _least(e, ranks, first)
+    if half <= at.GROUP:
+        return _first_with(e, queues, ranks, first, np.int64(0), half, least, np.int64(-1))
     best = np.int64(-1)
-    for index in range(count):
-        if ranks[begin + index] != least:
-            continue
-        for number in range(index * at.GROUP, min((index + 1) * at.GROUP, half)):
-            if ranks[first + number] == least:
-                queue = number * at.QUEUE
-                if best < 0 or _goes_before(e, queues, queue, best):
-                    best = queue
+    begin = _groups(e, first)
+    for index in range((half + at.GROUP - 1) >> at.GROUP_BITS):
+        if ranks[begin + index] == least:
+            end = min((index + 1) * at.GROUP, half)
+            best = _first_with(e, queues, ranks, first, index * at.GROUP, end, least, best)
+    return best
+
+
+@inlined
+def _first_with(
+    e: Int64s, queues: Int64s, ranks: Int64s, first: int, begin: int, end: int, number: int, best: int
+) -> int:
+    """Among those from ``begin`` on with this number, and ``best`` unless that is NONE: the queue that goes first."""
+    with_it = np.int64(0)
+    for place in range(end - begin):
+        with_it |= np.int64(ranks[unsigned(first + begin + place)] == number) << place
+    while with_it != 0:
+        queue = (begin + trailing_zeros(with_it)) * at.QUEUE
+        if best < 0 or _goes_before(e, queues, queue, best):
+            best = queue
+        with_it &= with_it - 1
     return best
 
 
@@ -201,7 +226,7 @@ def _goes_before(e: Int64s, queues: Int64s, queue: int, other: int) -> bool:
     return queues[queue + at.HEAD] < queues[other + at.HEAD]
 
 
-@compiled
+@apart
 def begin(e: Int64s, queues: Int64s, ranks: Int64s, misses: Int64s) -> None:
     """The policy starts anew, with empty queues."""
     e[at.STALE] = 0
@@ -246,12 +271,19 @@ def _refresh_head(
         return
     request = queues[queue + at.HEAD] & at.INDEX
     is_back = way[request * at.WAY + at.PLACE] == at.BACK
+    follower = way[request * at.WAY + at.FOLLOWER]
+    if follower >= 0:  # what its own look will need, in no cache by now
+        prefetch(way, follower * at.WAY)
+        prefetch(arrival, follower)
+        prefetch(prompt, follower)
     rank = np.int64(0)
     if policy == at.WFQ or policy == at.WFQ_EDF:
         rank = queues[owner + at.SERVICE]
         if is_back and kept[request * at.KEPT + at.KEPT_TAG] != at.NONE:
             rank = kept[request * at.KEPT + at.KEPT_TAG]
-        other = arrival[request] + queues[queue + at.TARGET]
+        if policy == at.WFQ_EDF:
+            other = arrival[request] + queues[queue + at.TARGET]
+        prefetch(kept, request * at.KEPT + at.KEPT_TAG)
     elif policy == at.DRR:
         rank = np.int64(-1)
         if not is_back:
@@ -269,11 +301,14 @@ def _refresh_head(
     elif policy == at.SJF_OF_MANY:
         rank = prompt[request]
     elif policy == at.LEAST_COST:
-        rank = vector(e, at.TO_COST)[request]
+        rank = estimated_prompt(e, request) if at.ESTIMATES and e[at.ESTIMATING] else vector(e, at.TO_COST)[request]
     elif policy == at.QOSERVE:
         deadline = arrival[request] + queues[queue + at.TARGET]
-        rank = at.BEFORE_ALL + deadline + e[at.ALPHA] * prompt[request]
-        other = np.int64(at.FOREVER) if is_back else deadline - e[at.PREFILL_PS] * prompt[request]
+        later_ps, takes_ps = e[at.ALPHA] * prompt[request], e[at.PREFILL_PS] * prompt[request]
+        if at.ESTIMATES and e[at.ESTIMATING]:
+            later_ps, takes_ps = estimated(e, request, later_ps), estimated(e, request, takes_ps)
+        rank = at.BEFORE_ALL + deadline + later_ps
+        other = np.int64(at.FOREVER) if is_back else deadline - takes_ps
     _keep(e, ranks, np.int64(0), number, rank)
     if e[at.BOTH_HALVES]:
         _keep(e, ranks, e[at.STALE_AT], number, other)
@@ -326,7 +361,7 @@ def forget_ranks(e: Int64s, queues: Int64s, active: Int64s, owner: int) -> None:
             mark_stale(e, queues, active, queue)
 
 
-@compiled
+@apart
 def take_turn(
     e: Int64s,
     queues: Int64s,
@@ -373,6 +408,9 @@ def take_turn(
         if e[at.BY_COST]:
             tokens = vector(e, at.TO_COST)[request] // MICRO
         units = e[at.PROMPT_COST] * tokens + e[at.OUTPUT_COST] * expected
+        if at.ESTIMATES and e[at.ESTIMATING]:
+            units = estimated(e, request, units)
+            kept[request * at.KEPT + at.KEPT_EXPECTED] = units
         queues[owner + at.SERVICE] = tag + units * inverse
     else:
         return
@@ -390,12 +428,14 @@ def hear_finish(
         queues[owner + at.OUTPUT_SUM] += outputs
     if kept[request * at.KEPT + at.KEPT_TAG] == at.NONE:
         return
-    wrong = outputs - kept[request * at.KEPT + at.KEPT_EXPECTED]
-    queues[owner + at.SERVICE] += wrong * e[at.OUTPUT_COST] * kept[request * at.KEPT + at.KEPT_INVERSE]
+    wrong = (outputs - kept[request * at.KEPT + at.KEPT_EXPECTED]) * e[at.OUTPUT_COST]
+    if at.ESTIMATES and e[at.ESTIMATING]:
+        wrong = true_units(e, request, outputs) - kept[request * at.KEPT + at.KEPT_EXPECTED]
+    queues[owner + at.SERVICE] += wrong * kept[request * at.KEPT + at.KEPT_INVERSE]
     forget_ranks(e, queues, active, owner)
 
 
-@compiled
+@apart
 def hear_first_token(e: Int64s, queues: Int64s, active: Int64s, misses: Int64s, queue: int, ttft_ps: int) -> None:
     """The policy sees a first token: ``quantile`` notes which targets it missed."""
     owner = owner_of(queues, queue)
