@@ -54,8 +54,11 @@ def at(record: object, *path: str) -> object:
     """What stands at ``path``, objects in JSON strings opened on the way; None where it does not lead on."""
     value = record
     for key in path:
-        value = opened(value)
-        value = value.get(key) if isinstance(value, Mapping) else None
+        if type(value) is not dict:
+            value = opened(value)
+            if not isinstance(value, Mapping):
+                return None
+        value = value.get(key)
     return value
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 from fairreplay.config.model import TypeRule
 from fairreplay.errors import BadInputError
@@ -108,8 +108,7 @@ class Tally:
         return Tally(self.clamped, set(self.naive_columns), Counter(self.defaulted), dict(self.magnitudes))
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """One canonical column in one record: where it was looked up and what stood there (None: unknown)."""
 
     field: Field

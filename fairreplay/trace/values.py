@@ -48,7 +48,7 @@ class Ticks(NamedTuple):
 
 def known(value: object) -> bool:
     """False for what stands for "unknown" in any column."""
-    return value is not None and value != "" and value != "-"
+    return value not in ("", "-") if isinstance(value, str) else value is not None
 
 
 def parse_number(value: object) -> Number:
@@ -58,8 +58,10 @@ def parse_number(value: object) -> Number:
         UnparsableError: no number, not finite, or of a magnitude that no column has.
     """
     if type(value) is int:
-        number: Number = value
-    elif isinstance(value, Decimal):
+        if -_INTEGER_MAX < value < _INTEGER_MAX:
+            return value
+        raise UnparsableError
+    if isinstance(value, Decimal):
         number = value
     elif type(value) is float:
         number = Decimal(repr(value))
@@ -69,10 +71,6 @@ def parse_number(value: object) -> Number:
         except InvalidOperation:
             raise UnparsableError from None
     else:
-        raise UnparsableError
-    if isinstance(number, int):
-        if -_INTEGER_MAX < number < _INTEGER_MAX:
-            return number
         raise UnparsableError
     if number.is_finite() and (not number or -_MAGNITUDE_MAX <= number.adjusted() < _MAGNITUDE_MAX):
         return number
