@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.trace.fields import Field, Record, Skipped
+from fairreplay.trace.fields import After, Columns, Field, Ids, Record, Skipped
 from fairreplay.trace.values import whole
 
 _FEW: Final = 4
@@ -81,6 +81,30 @@ def by_rows(prepare: Callable[[Record], Record | Skipped], reads: Sequence[Field
         return frame.with_columns(**columns), odd
 
     return ByColumns(tuple(reads), changed)
+
+
+def table_of(records: Sequence[Record], columns: Columns) -> pl.DataFrame:
+    """What prepared records hold under the declared columns.
+
+    Raises:
+        DeclinedError: as ``values_of``.
+    """
+    places = [place for found in columns.values() for place in found]
+    names = [place.column for place in places] + [
+        place.minus for place in places if isinstance(place, After) and place.minus
+    ]
+    cells = {name: [record.get(name) for record in records] for name in dict.fromkeys(names)}
+    lists = {place.column for place in places if isinstance(place, Ids)}
+    return pl.DataFrame({name: (_ids_of if name in lists else values_of)(values) for name, values in cells.items()})
+
+
+def _ids_of(values: Sequence[object]) -> pl.Series:
+    for value in values:
+        if value is not None and not (
+            isinstance(value, list) and all(type(item) is int and 0 <= item < 2**64 for item in value)
+        ):
+            raise DeclinedError
+    return pl.Series(values, dtype=pl.List(pl.UInt64))
 
 
 def values_of(values: Sequence[object]) -> pl.Series:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +14,13 @@ import polars as pl
 
 from fairreplay.errors import BadInputError, UsageError
 from fairreplay.trace.asked import OUTSIDE, Applied, Asked
+from fairreplay.trace.columnwise import table_of
 from fairreplay.trace.containers import Content, Read, inspect, records, sample_within
 from fairreplay.trace.detect import detect, listed
 from fairreplay.trace.fields import After, Columns, Format, Record, Relative, Sample, Skipped, Text
 from fairreplay.trace.pieces import Piece, pieces, tabled
 from fairreplay.trace.reject import Reject
-from fairreplay.trace.rules import Reading, RejectedError, Row, Rules, Tally, shown
+from fairreplay.trace.rules import AMBIGUOUS, Reading, RejectedError, Row, Rules, Tally, shown
 from fairreplay.trace.schema import COLUMNS, DEFAULT_TENANT, DEFAULT_TYPE, SCHEMA, TIME_COLUMNS
 from fairreplay.trace.values import iso, rounded_us
 from fairreplay.trace.vector import DeclinedError, Vector, is_plain
@@ -26,6 +28,8 @@ from fairreplay.trace.vector import DeclinedError, Vector, is_plain
 BATCH_ROWS: Final = 1 << 13
 BATCH_CHARACTERS: Final = 1 << 24
 """Records that are read one by one are gathered into blocks of at most so many."""
+PREPARED_ROWS_MIN: Final = 256
+"""Fewer prepared records are read one by one."""
 CLOCK_BACK_US: Final = 3_600_000_000
 """A clock that jumps back by more than an hour has been restarted."""
 RUNS_NAMED_MAX: Final = 10
@@ -152,6 +156,7 @@ class SourceReader:
         self._by_columns = self.format.by_columns
         self._read_columns = read_columns(self.format, self._columns)
         self._vector = self._vectorised()
+        self._prepared_vector = self._vectorised_after_preparing()
         self._records = 0
         self._accepted = 0
         self._rejected = 0
@@ -174,7 +179,9 @@ class SourceReader:
             for piece in tabled(found):
                 yield from self._either(piece, self._vector)
         elif self.format.whole is not None:
-            yield self._block(*self._judged(enumerate(self._reads())))
+            prepared = prepared_records(enumerate(self._reads()), self.format)
+            while some := list(islice(prepared, BATCH_ROWS)):
+                yield self._block(*self._judged(some))
         else:
             yield from self._strict(self._reads())
         if _state(self.path) != self._before:
@@ -190,6 +197,13 @@ class SourceReader:
         except DeclinedError:
             return None
         return Vector(self._columns, self._reading, self.source)
+
+    def _vectorised_after_preparing(self) -> Vector | None:
+        """The same for what the format makes of its records, one by one."""
+        flat = replace(self.format, prepare=None, whole=None, explode=None, by_columns=None)
+        return (
+            Vector(self._columns, self._reading, self.source) if is_plain(flat, self._columns, self._reading) else None
+        )
 
     def _reads(self) -> Iterator[Read]:
         return records(self.path, self._content, self.format)
@@ -229,7 +243,8 @@ class SourceReader:
         try:
             table, others = piece.table()
             table, odd = self._by_columns.prepare(table) if self._by_columns else (table, None)
-            judged = vector.judge(table, self._records, self._rules.tally, odd)
+            numbers_ = pl.int_range(self._records, self._records + table.height, dtype=pl.UInt64, eager=True)
+            judged = vector.judge(table, numbers_, self._rules.tally, odd)
             del table
         except DeclinedError:
             halves = piece.halves()
@@ -241,7 +256,8 @@ class SourceReader:
             return
         numbers = [self._records + position for position in judged.odd]
         try:
-            rows, rejects = self._judged(zip(numbers, piece.reads(judged.odd), strict=True)) if numbers else (None, [])
+            odd = zip(numbers, piece.reads(judged.odd), strict=True)
+            rows, rejects = self._judged(prepared_records(odd, self.format)) if numbers else (None, [])
         except BadInputError:
             # The file's fault. Which row shows it is to be seen from the first on.
             self._rules.tally = tally
@@ -256,15 +272,15 @@ class SourceReader:
     def _strict(self, reads: Iterator[Read]) -> Iterator[Block]:
         """Records one by one."""
         while batch := list(_batch(reads)):
-            frame, rejects = self._judged(enumerate(batch, self._records))
+            frame, rejects = self._judged(prepared_records(enumerate(batch, self._records), self.format))
             self._records += len(batch)
             yield self._block(frame, rejects)
 
-    def _judged(self, reads: Iterable[tuple[int, Read]]) -> tuple[pl.DataFrame, list[Reject]]:
-        """Numbered records by the strict rules."""
-        rows: list[Row] = []
+    def _judged(self, records_: Iterable[tuple[int, Read, Prepared]]) -> tuple[pl.DataFrame, list[Reject]]:
+        """Numbered records by the strict rules; many of a kind that is known by whole columns, and the odd ones."""
+        right: list[tuple[int, Read, Record]] = []
         rejects: list[Reject] = []
-        for number, read, prepared in prepared_records(reads, self.format):
+        for number, read, prepared in records_:
             if prepared is None:
                 line = self._applied.keeping.broken(read.text or "")
                 rejects.append(Reject(number, None, line, "unparsable_record", line))
@@ -272,18 +288,48 @@ class SourceReader:
             self._keys |= (read.value or {}).keys()
             if isinstance(prepared, Skipped):
                 self._skipped[prepared.reason] += 1
-                continue
+            elif isinstance(prepared, RejectedError):
+                rejects.append(self._reject(number, read, prepared, prepared))
+            else:
+                right.append((number, read, prepared))
+        frame, more = self._by_columns_of_prepared(right) or self._one_by_one(right)
+        return frame, sorted([*rejects, *more], key=lambda reject: reject.row)
+
+    def _by_columns_of_prepared(
+        self, right: Sequence[tuple[int, Read, Record]]
+    ) -> tuple[pl.DataFrame, list[Reject]] | None:
+        """None where that is not for these records."""
+        if self._prepared_vector is None or len(right) < PREPARED_ROWS_MIN:
+            return None
+        tally, numbers = self._rules.tally.copy(), pl.Series([number for number, _, _ in right], dtype=pl.UInt64)
+        try:
+            table = table_of([record for _, _, record in right], self._columns)
+            ambiguous = pl.Series([AMBIGUOUS in record for _, _, record in right], dtype=pl.Boolean)
+            judged = self._prepared_vector.judge(table, numbers, self._rules.tally, ambiguous)
+            rows, rejects = self._one_by_one([right[position] for position in judged.odd])
+        except (DeclinedError, BadInputError):
+            # What is the file's fault is said of the first row that shows it.
+            self._rules.tally = tally
+            return None
+        self._names_ids = self._names_ids or judged.names_ids
+        return pl.concat([judged.rows, rows]).sort("seq"), rejects
+
+    def _one_by_one(self, right: Sequence[tuple[int, Read, Record]]) -> tuple[pl.DataFrame, list[Reject]]:
+        rows: list[Row] = []
+        rejects: list[Reject] = []
+        for number, read, record in right:
             try:
-                if isinstance(prepared, RejectedError):
-                    raise prepared
-                rows.append(self._rules.row(prepared, number))
+                rows.append(self._rules.row(record, number))
             except RejectedError as error:
-                line = self._applied.kept_line(read, prepared)
-                value = self._applied.keeping.value(error.column, shown(error.value))
-                rejects.append(Reject(number, error.column, value, error.reason, line))
+                rejects.append(self._reject(number, read, record, error))
                 continue
-            self._names_ids = self._names_ids or any(prepared.get(name) is not None for name in self._id_columns)
+            self._names_ids = self._names_ids or any(record.get(name) is not None for name in self._id_columns)
         return canonical(rows, self.source), rejects
+
+    def _reject(self, number: int, read: Read, prepared: object, error: RejectedError) -> Reject:
+        line = self._applied.kept_line(read, prepared)
+        value = self._applied.keeping.value(error.column, shown(error.value))
+        return Reject(number, error.column, value, error.reason, line)
 
     def _block(self, frame: pl.DataFrame, rejects: Sequence[Reject]) -> Block:
         frame = self._applied.rows(frame)

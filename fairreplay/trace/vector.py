@@ -64,10 +64,12 @@ FINEST: Final = 19
 LANES: Final = (6, 9, FINEST)
 """A block's times are ticks of 10**-6 or 10**-9 s in 64 bits, or of 10**-19 s in 128."""
 TEXT_DIGITS: Final = 17
-"""Numbers in text with more digits before the point are left to the strict path."""
+"""Numbers in text with more digits before the point are left to the strict path, but where all are whole."""
+INT64_DIGITS: Final = 19
+"""Epoch nanoseconds have as many."""
 
 _SUPPORTED: Final[dict[type, frozenset[str]]] = {
-    Wall: frozenset({"column", "utc", "zone", "pattern"}),
+    Wall: frozenset({"column", "utc", "zone", "pattern", "epoch"}),
     Epoch: frozenset({"column", "unit"}),
     Relative: frozenset({"column", "unit", "monotonic"}),
     After: frozenset({"column", "unit", "minus", "base"}),
@@ -148,15 +150,15 @@ class Vector:
         self._reading = reading
         self._source = source
 
-    def judge(self, block: pl.DataFrame, start: int, tally: Tally, odd: pl.Series | None = None) -> Judged:
-        """``block``: columns of the source by name, records ``start``, ``start + 1``, ...; ``odd`` ones are named.
+    def judge(self, block: pl.DataFrame, numbers: pl.Series, tally: Tally, odd: pl.Series | None = None) -> Judged:
+        """``block``: columns of the source by name, and the records' ``numbers``, ascending; ``odd`` ones are named.
 
         Adds the rows that it returns to ``tally``, if it returns.
 
         Raises:
             DeclinedError: a column of a type that is not known here, or a fault that concerns the file as a whole.
         """
-        return _Judgement(self._columns, self._reading, self._source, tally, block, start, odd).judged()
+        return _Judgement(self._columns, self._reading, self._source, tally, block, numbers, odd).judged()
 
 
 def told(
@@ -167,7 +169,7 @@ def told(
     Raises:
         DeclinedError: as of ``Vector.judge``.
     """
-    return _Judgement(columns, reading, "", Tally(), block, 0, odd).told()
+    return _Judgement(columns, reading, "", Tally(), block, None, odd).told()
 
 
 class _Judgement:
@@ -180,7 +182,7 @@ class _Judgement:
         source: str,
         tally: Tally,
         block: pl.DataFrame,
-        start: int,
+        numbers: pl.Series | None,
         odd: pl.Series | None,
     ) -> None:
         self._columns = columns
@@ -188,7 +190,7 @@ class _Judgement:
         self._source = source
         self._tally = tally
         self._block = block
-        self._start = start
+        self._records = numbers
         self._odd: list[pl.Series] = [] if odd is None else [odd]
         self._numbers: dict[tuple[str, int], _Numbers] = {}
         self._instants: dict[str, _Instants] = {}
@@ -204,8 +206,7 @@ class _Judgement:
         times = self._times()
         rest = {"weight": self._real("weight"), "batch_utilization": self._real("batch_utilization")}
         rest["prefix_ids"] = self._ids()
-        seq = pl.int_range(self._start, self._start + self._block.height, dtype=pl.UInt64, eager=True)
-        named = {**text, **counts, **times, **rest, "seq": seq}
+        named = {**text, **counts, **times, **rest, "seq": self._records}
         frame = pl.DataFrame([series.alias(name) for name, series in named.items() if series is not None])
         absent = [name for name, series in named.items() if series is None]
         frame = frame.with_columns(
@@ -233,8 +234,15 @@ class _Judgement:
         return None if series.null_count() == series.len() else series
 
     def _places(self, name: str) -> list[Field]:
-        """Where the block holds anything for a canonical column."""
-        return [place for place in self._columns.get(name, ()) if self._series(place.column) is not None]
+        """Where the block holds anything for a canonical column; Unix times in place of wall times are such."""
+        found = [(place, self._series(place.column)) for place in self._columns.get(name, ())]
+        return [
+            Epoch(place.column, place.epoch)
+            if isinstance(place, Wall) and place.epoch is not None and _counts_time(series)
+            else place
+            for place, series in found
+            if series is not None
+        ]
 
     def _mark(self, odd: pl.Series | None) -> None:
         if odd is not None and odd.any():
@@ -612,9 +620,10 @@ def _text_numbers(series: pl.Series, digits_max: int) -> _Numbers:
     unknown = (series == "") | (series == "-")
     if unknown.any():
         series = _null_where(series, unknown)
-    whole = series.str.contains(rf"^-?[0-9]{{1,{TEXT_DIGITS}}}$")
-    if whole.all(ignore_nulls=True):
-        return _Numbers(series.cast(pl.Int64), 0, None)
+    if series.str.contains(rf"^-?[0-9]{{1,{INT64_DIGITS}}}$").all(ignore_nulls=True):
+        whole = series.cast(pl.Int64, strict=False)
+        if whole.null_count() == series.null_count():
+            return _Numbers(whole, 0, None)
     plain = series.str.contains(rf"^-?[0-9]{{1,{TEXT_DIGITS}}}(\.[0-9]{{0,{digits_max}}})?$")
     odd = (~plain).fill_null(value=False)
     array = _null_where(series, odd).to_arrow()
@@ -680,6 +689,13 @@ def _moved(ticks: pl.Series, lane: int, zone: tzinfo) -> pl.Series:
 
 def _moved_s(wall_s: int, zone: tzinfo) -> int:
     return int(parse_ticks(Ticks(wall_s, "s", zoned=False), zone)[0]) // 1_000_000
+
+
+def _counts_time(series: pl.Series) -> bool:
+    """Numbers, or the first text is one: what is not like it is odd, whichever way the column is taken."""
+    if series.dtype != pl.String:
+        return series.dtype.is_numeric()
+    return bool(series.drop_nulls().head(1).str.contains(r"^[0-9]+(\.[0-9]*)?$").all())
 
 
 def _all(rows: int, *, value: bool) -> pl.Series:
