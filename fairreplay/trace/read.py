@@ -243,8 +243,8 @@ class SourceReader:
         try:
             table, others = piece.table()
             table, odd = self._by_columns.prepare(table) if self._by_columns else (table, None)
-            numbers_ = pl.int_range(self._records, self._records + table.height, dtype=pl.UInt64, eager=True)
-            judged = vector.judge(table, numbers_, self._rules.tally, odd)
+            seqs = pl.int_range(self._records, self._records + table.height, dtype=pl.UInt64, eager=True)
+            judged = vector.judge(table, seqs, self._rules.tally, odd)
             del table
         except DeclinedError:
             halves = piece.halves()
@@ -256,8 +256,8 @@ class SourceReader:
             return
         numbers = [self._records + position for position in judged.odd]
         try:
-            odd = zip(numbers, piece.reads(judged.odd), strict=True)
-            rows, rejects = self._judged(prepared_records(odd, self.format)) if numbers else (None, [])
+            reads = zip(numbers, piece.reads(judged.odd), strict=True)
+            rows, rejects = self._judged(prepared_records(reads, self.format)) if numbers else (None, [])
         except BadInputError:
             # The file's fault. Which row shows it is to be seen from the first on.
             self._rules.tally = tally
@@ -276,11 +276,11 @@ class SourceReader:
             self._records += len(batch)
             yield self._block(frame, rejects)
 
-    def _judged(self, records_: Iterable[tuple[int, Read, Prepared]]) -> tuple[pl.DataFrame, list[Reject]]:
+    def _judged(self, numbered: Iterable[tuple[int, Read, Prepared]]) -> tuple[pl.DataFrame, list[Reject]]:
         """Numbered records by the strict rules; many of a kind that is known by whole columns, and the odd ones."""
         right: list[tuple[int, Read, Record]] = []
         rejects: list[Reject] = []
-        for number, read, prepared in records_:
+        for number, read, prepared in numbered:
             if prepared is None:
                 line = self._applied.keeping.broken(read.text or "")
                 rejects.append(Reject(number, None, line, "unparsable_record", line))
@@ -301,11 +301,11 @@ class SourceReader:
         """None where that is not for these records."""
         if self._prepared_vector is None or len(right) < PREPARED_ROWS_MIN:
             return None
-        tally, numbers = self._rules.tally.copy(), pl.Series([number for number, _, _ in right], dtype=pl.UInt64)
+        tally, seqs = self._rules.tally.copy(), pl.Series([number for number, _, _ in right], dtype=pl.UInt64)
         try:
             table = table_of([record for _, _, record in right], self._columns)
             ambiguous = pl.Series([AMBIGUOUS in record for _, _, record in right], dtype=pl.Boolean)
-            judged = self._prepared_vector.judge(table, numbers, self._rules.tally, ambiguous)
+            judged = self._prepared_vector.judge(table, seqs, self._rules.tally, ambiguous)
             rows, rejects = self._one_by_one([right[position] for position in judged.odd])
         except (DeclinedError, BadInputError):
             # What is the file's fault is said of the first row that shows it.

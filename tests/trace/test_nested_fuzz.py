@@ -1,4 +1,7 @@
-"""Whatever stands in a nested log, every record is accepted, rejected, skipped or the file refused: no traceback."""
+"""Whatever stands in a nested log, every record is accepted, rejected, skipped or the file refused: no traceback.
+
+And the same whether what was made of its records is judged one by one or by whole columns.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairreplay.errors import FairReplayError
-from fairreplay.trace.read import read_source
+from fairreplay.trace import read as read_module
+from fairreplay.trace.read import SourceRead, read_source
 from fairreplay.trace.reject import REASONS
 from fairreplay.trace.rules import Reading
 
@@ -59,6 +63,22 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from places(inner)
 
 
+def tried(path: Path, name: str, *, by_columns: bool) -> SourceRead | str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_module, "PREPARED_ROWS_MIN", 1)
+        if not by_columns:
+            patch.setattr(read_module, "is_plain", lambda *_: False)
+        try:
+            return read_source(path, Reading(), name)
+        except FairReplayError as error:
+            return str(error)
+
+
+def facts(read: SourceRead) -> dict[str, Any]:
+    others = ("frame", "rejects", "format", "applied")
+    return {key: value for key, value in vars(read).items() if key not in others}
+
+
 @pytest.mark.parametrize(("name", "log"), [(name, log) for name, logs in LOGS.items() for log in logs])
 @settings(max_examples=25, derandomize=True, deadline=None)
 @given(data=st.data())
@@ -70,11 +90,42 @@ def test_odd_values_anywhere(name: str, log: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.write_text("".join(json.dumps(item) + "\n" for item in changed), encoding="utf-8")
-        try:
-            read = read_source(path, Reading(), name)
-        except FairReplayError:
-            return
+        read, strict = (tried(path, name, by_columns=by_columns) for by_columns in (True, False))
+    if isinstance(read, str) or isinstance(strict, str):
+        assert read == strict
+        return
+    assert read.frame.to_dicts() == strict.frame.to_dicts()
+    assert read.rejects == strict.rejects
+    assert facts(read) == facts(strict)
     assert {item.reason for item in read.rejects} <= set(REASONS)
     numbers = [*read.frame["seq"], *(item.row for item in read.rejects)]
     assert len(set(numbers)) == len(numbers)
     assert read.rows == len(numbers)
+
+
+@pytest.mark.parametrize(("name", "log"), [(name, log) for name, logs in LOGS.items() for log in logs])
+def test_a_log_as_it_is(name: str, log: str) -> None:
+    read, strict = (tried(FIXTURES / log, name, by_columns=by_columns) for by_columns in (True, False))
+    assert not isinstance(read, str)
+    assert not isinstance(strict, str)
+    assert read.frame.to_dicts() == strict.frame.to_dicts()
+    assert read.rejects == strict.rejects
+    assert facts(read) == facts(strict)
+
+
+def test_columns_are_what_they_are_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of LiteLLM's payloads and of OTLP spans only the odd rows go through the strict rules one by one."""
+    odd: list[int] = []
+    real = read_module.SourceReader._one_by_one
+
+    def counting(self: Any, right: Any) -> Any:
+        odd.append(len(right))
+        return real(self, right)
+
+    monkeypatch.setattr(read_module, "PREPARED_ROWS_MIN", 1)
+    monkeypatch.setattr(read_module.SourceReader, "_one_by_one", counting)
+    for name, log in (("litellm", "litellm/standard_logging.jsonl"), ("otlp", "otlp-vllm/traces.jsonl")):
+        odd.clear()
+        read = read_source(FIXTURES / log, Reading(), name)
+        assert read.frame.height > 5
+        assert sum(odd) <= len(read.rejects) + 1
