@@ -17,7 +17,7 @@ import polars as pl
 from fairreplay.causes.review import slid
 from fairreplay.config.defaults import STORE, T0, cores
 from fairreplay.config.instants import period
-from fairreplay.config.load import load_config, with_floor_mode
+from fairreplay.config.load import load_config, with_estimation_error, with_floor_mode
 from fairreplay.config.model import QUANTILES
 from fairreplay.errors import UsageError, nearest
 from fairreplay.export.results import Results
@@ -67,8 +67,9 @@ REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
     "preemptions": pl.Int64(),
     **{f"ttft_{q}_ms": pl.Float64() for q in ("p50", "p90", "p99")},
     "tokens_per_s": pl.Float64(),
+    "estimates": pl.String(),
 }
-"""One row per policy, in the order given."""
+"""One row per policy, in the order given; with ``[estimation] error`` one for each kind of ``estimates``, else null."""
 
 _MODEL: Final[dict[str, pl.DataType]] = {"model": pl.String()}
 CAPACITY_SCHEMAS: Final[dict[str, dict[str, pl.DataType]]] = {
@@ -202,6 +203,7 @@ def replay(
     jobs: int | None = None,
     engine: str = "local",
     floors: str | None = None,
+    estimation_error: float | None = None,
 ) -> pl.DataFrame:
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store.
 
@@ -210,11 +212,13 @@ def replay(
         jobs: threads; all cores without it. Results do not depend on it.
         engine: ``"ray"`` for tasks of the cluster at ``RAY_ADDRESS`` (extra ``fairreplay[ray]``). Nor on it.
         floors: ``"soft"``, ``"hard"`` or ``"off"``, in place of ``[floor] enforce``.
+        estimation_error: in place of ``[estimation] error``; a policy that estimates costs is then replayed with exact,
+            with wrong and with corrected estimates.
 
     Returns:
         ``REPLAY_SCHEMA``. What became of each request: ``sql("FROM replay_vtc")``.
     """
-    settings = with_floor_mode(load_config(_path(config)), floors)
+    settings = with_estimation_error(with_floor_mode(load_config(_path(config)), floors), estimation_error)
     begin, end = period(_text(since), _text(until))
     wanted = [policies] if isinstance(policies, str) else list(policies)
     made = run_replay(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, printable, progress, table
+from fairreplay.cli.console import WIDTH_MAX, note, out, out_json, printable, progress, table
 from fairreplay.cli.options import (
     DEFAULT_STORE,
     ConfigOption,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from fairreplay.config.model import Config
     from fairreplay.metrics.fidelity import Fidelity
+    from fairreplay.report.schema import EstimateEffect
     from fairreplay.sandbox.replay import ReplaySummary
     from fairreplay.store.store import Store
 
@@ -45,6 +46,14 @@ def replay(
     floors: Annotated[
         str | None,
         typer.Option("--floors", help='Type floors: "soft", "hard" or "off" [default: [floor] enforce].'),
+    ] = None,
+    estimation_error: Annotated[
+        float | None,
+        typer.Option(
+            "--estimation-error",
+            help="Part by which policies may misjudge costs, such as 0.2; SCR without and with it "
+            "[default: [estimation] error].",
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Threads over replicas and policies [default: all cores].")
@@ -69,7 +78,7 @@ def replay(
     quiet: QuietOption = False,
 ) -> None:
     """Run the period's requests through the sandbox under each policy and keep the outcome in the store."""
-    from fairreplay.config.load import load_config, with_floor_mode
+    from fairreplay.config.load import load_config, with_estimation_error, with_floor_mode
     from fairreplay.sandbox.plan import baseline_policy, with_known_policies
     from fairreplay.sandbox.replay import find_replays
     from fairreplay.sandbox.replay import replay as run
@@ -77,7 +86,7 @@ def replay(
 
     begin, end = period(since, until)
     interval = period(emit_since, emit_until, "--emit-since", "--emit-until")
-    settings = with_floor_mode(load_config(config), floors)
+    settings = with_estimation_error(with_floor_mode(load_config(config), floors), estimation_error)
     baseline = baseline_policy(settings)
     policies = policy or [baseline]
     _check_emit(emit, output, policies, interval)
@@ -96,8 +105,13 @@ def replay(
     believed: Fidelity | None = None
     if baseline in found:
         believed = _fidelity(opened, found[baseline], begin, end)
+    effects = _effects(opened, settings, policies, begin, end) if settings.estimation.error else []
     if json:
-        document = {"replays": [_document(summary) for summary in summaries], "fidelity": _errors(believed)}
+        document: dict[str, Any] = {
+            "replays": [_document(summary) for summary in summaries],
+            "fidelity": _errors(believed),
+        }
+        document |= {"estimates": effects} if settings.estimation.error else {}
         out_json(document | ({} if emitted is None else {"emitted_steps": emitted}))
         return
     if quiet:
@@ -106,6 +120,10 @@ def replay(
     for summary in summaries:
         if summary.controls:
             out(f"controls under {printable(summary.policy)}: {controls_line(summary.controls)}")
+    if effects:
+        out(_effects_text(settings, effects))
+    elif settings.estimation.error:
+        note("no policy replayed goes by estimates of costs: sjf, wfq, wfq+edf and qoserve do")
     left_out = summaries[0].left_out
     if left_out:
         note(f"left out as no load: {left_out} (refused by production, or of unknown prompt length)")
@@ -117,6 +135,35 @@ def replay(
 def controls_line(totals: dict[str, float]) -> str:
     """What controls did in all, such as ``refusal.queue_time 12, retry.came_back 12``."""
     return ", ".join(f"{name} {value:g}" for name, value in totals.items())
+
+
+def _effects(
+    store: Store, settings: Config, policies: list[str], begin: datetime | None, end: datetime | None
+) -> list[EstimateEffect]:
+    from fairreplay.metrics.options import measure_options
+    from fairreplay.report.estimates import effects_of
+
+    return effects_of(store, settings, measure_options(settings, since=begin, until=end), policies)
+
+
+def _effects_text(settings: Config, effects: list[EstimateEffect]) -> str:
+    from textwrap import wrap
+
+    from fairreplay.report.estimates import sentence
+
+    several = len({row["model"] for row in effects}) > 1
+    rows = [
+        [
+            printable(f"{row['policy']}, {row['estimates']}"),
+            *([printable(row["model"] or "(no model)")] if several else []),
+            None if row["scr"] is None else f"{row['scr']:.3f}",
+            row["windows"],
+        ]
+        for row in effects
+    ]
+    said = sentence(settings, effects)
+    columns = ("policy", *(["model"] if several else []), "SCR", "windows")
+    return "\n".join([*wrap(f"E{said[1:]}:", WIDTH_MAX), table(columns, rows)])
 
 
 def _fidelity(store: Store, replay: str, begin: datetime | None, end: datetime | None) -> Fidelity | None:
@@ -150,11 +197,12 @@ def note_compilation(policies: Sequence[str] = (), settings: Config | None = Non
     extras = settings is not None and settings.has_extras()
     controls = settings is not None and settings.has_controls()
     pools = settings is not None and settings.has_pools()
-    if is_compiled(policies, extras, pools, controls):
+    estimates = settings is not None and settings.estimation.error > 0
+    if is_compiled(policies, extras, pools, controls, estimates):
         return
     note("compiling the engine: once on this machine, up to a minute ...", quiet=quiet)
     started = time.monotonic()
-    compile_engine(policies, extras, pools, controls)
+    compile_engine(policies, extras, pools, controls, estimates)
     note(f"compiled in {time.monotonic() - started:.0f} s", quiet=quiet)
 
 
@@ -174,7 +222,8 @@ _COLUMNS = (
 def _row(summary: ReplaySummary) -> list[object]:
     ttft = [None if value is None else f"{value / 1000:.3f}" for value in summary.ttft_ms.values()]
     counts = [summary.requests, summary.ok, summary.rejected, summary.preemptions]
-    return [summary.policy, *counts, *ttft, f"{summary.tokens_per_s:.1f}"]
+    name = summary.policy if summary.estimates is None else f"{summary.policy}, {summary.estimates}"
+    return [name, *counts, *ttft, f"{summary.tokens_per_s:.1f}"]
 
 
 def _document(summary: ReplaySummary) -> dict[str, Any]:
@@ -188,6 +237,7 @@ def _document(summary: ReplaySummary) -> dict[str, Any]:
         "ttft_ms": summary.ttft_ms,
         "tokens_per_s": summary.tokens_per_s,
         **({} if summary.controls is None else {"controls": summary.controls}),
+        **({} if summary.estimates is None else {"estimates": summary.estimates}),
         "engine_s": summary.engine_s,
         "requests_per_s": summary.requests / summary.engine_s if summary.engine_s > 0 else None,
         "wall_s": summary.wall_s,

@@ -52,6 +52,19 @@ def with_floor_mode(config: Config, mode: str | None) -> Config:
     return config.model_copy(update={"floor": floor})
 
 
+def with_estimation_error(config: Config, error: float | None) -> Config:
+    """``config`` with ``[estimation] error`` (None: as it is).
+
+    Raises:
+        UsageError: it is below 0 or above 0.99.
+    """
+    if error is None:
+        return config
+    if not 0 <= error <= 0.99:
+        raise UsageError(f"--estimation-error {error:g}: write a part from 0 to 0.99, such as 0.2")
+    return config.model_copy(update={"estimation": config.estimation.model_copy(update={"error": error})})
+
+
 def parse_config(text: str, name: str) -> Config:
     """The config in ``text``; ``name``, its path, stands in its errors, and files that it names stand beside it."""
     try:

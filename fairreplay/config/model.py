@@ -122,6 +122,19 @@ class Cost(Table):
     """Weight of the newest ratio in the online correction of cost estimates (``metrics.costs``)."""
 
 
+class Estimation(Table):
+    """``[estimation]``: how far off schedulers are that go by what a request is expected to cost.
+
+    An estimate is the true cost times ``1 + error * (u_class + u_request) / 2``, both drawn from [-1, 1] by hash.
+    """
+
+    error: float = Field(0.0, ge=0, le=0.99)
+    correction: bool = False
+    """Estimates are corrected by what requests of their class turned out to cost."""
+    alpha: float | None = Field(None, gt=0, le=1)
+    """Weight of the newest ratio in that correction; None: ``[cost] correction``."""
+
+
 STEP_TIME_KEYS: Final = ("base", "prefill_token", "decode_sequence", "context_token")
 
 
@@ -552,6 +565,7 @@ class Config(Table):
 
     window: Window = Window()
     cost: Cost = Cost()
+    estimation: Estimation = Estimation()
     cluster: ClusterTable = ClusterTable()
     defaults: Defaults = Defaults()
     tenants: dict[str, Tenant] = Field(default_factory=dict)

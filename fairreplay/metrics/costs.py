@@ -2,8 +2,8 @@
 
 Cost is time in service: from admission to finish, or from the first token on where the log does not say when it was
 admitted. A ratio of 1.2 means that production took a fifth longer than its model. Requests are compared with their
-like: of one model, type and size. The online correction is a moving average of the ratios of those that had finished
-when a request arrived; drift is how far the median ratio moved through the period.
+like: of one model, type and size (prompt and output tokens). The online correction is a moving average of the ratios
+of those that had finished when a request arrived; drift is how far the median ratio moved through the period.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from fairreplay.config.size_classes import SIZE_NAMES, SIZES
 from fairreplay.metrics.entitlement import Floats
 from fairreplay.metrics.load import Ints
 from fairreplay.trace.values import iso
 
-SIZES: Final = (512, 4096, 32768)
-"""Borders of the size classes, in prompt and output tokens."""
-SIZE_NAMES: Final = ("below 512", "512 to 4,095", "4,096 to 32,767", "from 32,768")
 PARTS: Final = 4
 """Equal parts of the period whose medians show the drift."""
 PART_MIN: Final = 10

@@ -12,7 +12,7 @@ from fairreplay.config.model import Config, Tenant, resolve_cluster
 from fairreplay.errors import FairReplayError, UsageError, nearest
 from fairreplay.sandbox.plan import Named, baseline_policy, settings_over_time
 from fairreplay.sandbox.policies import KNOW_DEADLINES, POLICIES
-from fairreplay.sandbox.replay import find_replays
+from fairreplay.sandbox.replay import find_replays, with_estimates
 from fairreplay.store.store import Store
 
 Level = Literal["error", "warning"]
@@ -123,7 +123,7 @@ def of_store(store: Store, config: Config | None) -> list[Finding]:
     if config is None:
         return found
     try:
-        used = set(find_replays(store, config).values())
+        used = _of_config(store, config)
     except FairReplayError:
         return found
     for name in store.replay_names():
@@ -136,9 +136,15 @@ def of_store(store: Store, config: Config | None) -> list[Finding]:
         period = [_instant(meta.get(key)) for key in ("since", "until")]
         if meta.get("store_digest") != store.digest():
             found.append(Finding("warning", "store", f"replay {name}: made before the store grew; `review` removes it"))
-        elif period == [None, None] or name not in find_replays(store, config, *period).values():
+        elif period == [None, None] or name not in _of_config(store, config, *period):
             found.append(Finding("warning", "store", f"replay {name}: made with another config; not in any report"))
     return found
+
+
+def _of_config(store: Store, config: Config, since: datetime | None = None, until: datetime | None = None) -> set[str]:
+    """Replays of this config, and those beside them that it is compared with."""
+    settings = (config, *with_estimates(config).values())
+    return {name for one in settings for name in find_replays(store, one, since, until).values()}
 
 
 def _instant(text: object) -> datetime | None:

@@ -16,6 +16,8 @@ from fairreplay.report.cluster import cluster_facts
 from fairreplay.report.controls import controls_of
 from fairreplay.report.differences import of_episodes, of_period
 from fairreplay.report.document import build
+from fairreplay.report.estimates import estimate_effects
+from fairreplay.report.estimates import sentence as effects_sentence
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.previous import difference
 from fairreplay.report.provenance import store_facts
@@ -53,6 +55,7 @@ def report_document(
     """
     options = period_of(store, options)
     found = sources(store, config, options)
+    real, stored = config, found
     known = store_facts(store)
     if redaction is not None:
         named = [source.outcome["tenant"].unique().to_list() for source in found]
@@ -84,6 +87,10 @@ def report_document(
         ],
         controls=controls_of(store, found, config, options, redaction),
     )
+    if config.estimation.error:
+        effects = estimate_effects(store, real, options, stored, redaction)
+        document["costs"]["effects"] = effects
+        document["costs"]["effects_said"] = effects_sentence(config, effects)
     if capacity is not None:
         document["capacity"] = capacity
     if previous is not None:

@@ -402,6 +402,21 @@ class CostEstimate(TypedDict):
     parts: list[CostPart]
 
 
+class EstimateEffect(TypedDict):
+    """A policy that goes by estimates of costs, replayed with one kind of them (``sandbox.replay.ESTIMATES``)."""
+
+    model: str | None
+    policy: str
+    estimates: str
+    """``exact``, ``uncorrected`` or ``corrected``."""
+    scr: float | None
+    """Mean over the windows of the period."""
+    windows: int
+    """Windows with a judged SCR."""
+    ttft_ms: dict[str, float | None]
+    """P50, P90 and P99 of the period."""
+
+
 class Costs(TypedDict):
     """Estimated against actual cost; ``estimates`` is null where nothing can be compared, and ``reason`` says why."""
 
@@ -409,6 +424,9 @@ class Costs(TypedDict):
     reason: str
     error: NotRequired[float | None]
     error_corrected: NotRequired[float | None]
+    effects: NotRequired[list[EstimateEffect]]
+    """What wrong estimates do to the policies that go by them, where ``[estimation] error`` is set."""
+    effects_said: NotRequired[str]
 
 
 class FigureChange(TypedDict):

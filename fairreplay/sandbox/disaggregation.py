@@ -223,6 +223,8 @@ def _take(workload: Workload, rows: Int64s, arrival_ps: Int64s) -> Workload:
         over_limit=None,
         draw=of(workload.draw),
         cost=of(workload.cost),
+        estimate=of(workload.estimate),
+        cost_class=of(workload.cost_class),
         precision=None,
         placed=None,
         handed_over=True,

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fairreplay.sandbox.estimation import Estimation
 from fairreplay.sandbox.extras import Disaggregated, Moe, Speculation
 
 Int64s = NDArray[np.int64]
@@ -157,6 +158,8 @@ class PolicySpec:
     """Output tokens that ``wfq`` expects of a tenant of which none has finished yet."""
     by_cost: bool = False
     """``sjf``, ``wfq`` and ``wfq+edf`` count ``Workload.cost`` instead of prompt tokens."""
+    estimation: Estimation | None = None
+    """``sjf``, ``wfq``, ``wfq+edf`` and ``qoserve`` go by ``Workload.estimate``; None: they know what requests cost."""
     rpm: int = 20
     """Requests of a tenant that ``rpm-limit`` lets through in any 60 s."""
     preemption_threshold: int | None = None
@@ -334,6 +337,14 @@ class Plan:
         """Whether anything of ``extras`` or a precision switch is in force."""
         return self.disaggregated is not None or any(state.has_extras() for _, state in self.settings)
 
+    def estimates(self) -> bool:
+        """Whether a policy goes by estimates of costs at any time."""
+        return any(state.policy.estimation for _, state in self.settings)
+
+    def corrects(self) -> bool:
+        """Whether it corrects them by what it learns."""
+        return any(state.policy.estimation and state.policy.estimation.alpha for _, state in self.settings)
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -364,6 +375,10 @@ class Workload:
     """64 bits of each request that chance is drawn from, for speculation and experts."""
     cost: Int64s | None = None
     """Cost of each prompt that policies rank ``by_cost``, in millionths of a token."""
+    estimate: Int64s | None = None
+    """What a scheduler takes each request's cost for, over the true cost, in millionths (``estimation``)."""
+    cost_class: Int64s | None = None
+    """The class in which that is corrected, from 0 on."""
     precision: Int64s | None = None
     """Index of each request's precision, for ``precision_switch``."""
     precisions: tuple[str, ...] = ()
@@ -490,6 +505,8 @@ def check_plan(plan: Plan) -> None:
             raise ValueError(f"speculation cannot change in mid-run (at {at_ps} ps)")
         if settings.policy.by_cost and settings.policy.preemption_threshold is not None:
             raise ValueError("preemption_threshold does not go with costs in place of prompt tokens")
+        if settings.policy.estimation and settings.policy.preemption_threshold is not None:
+            raise ValueError("preemption_threshold does not go with estimates of costs")
         if plan.controls is None and (settings.queue_time_ps or settings.tenant_queue_limit):
             raise ValueError("limits of queue time and of a tenant's queue need Plan.controls")
 

@@ -38,6 +38,8 @@ def select(workload: Workload, rows: NDArray[np.bool_]) -> Workload:
         over_limit=_of_some(workload.over_limit, of),
         draw=_of_some(workload.draw, of),
         cost=_of_some(workload.cost, of),
+        estimate=_of_some(workload.estimate, of),
+        cost_class=_of_some(workload.cost_class, of),
         precision=_of_some(workload.precision, of),
         placed=_of_some(workload.placed, of),
     )

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from fairreplay.config.durations import window_us
 from fairreplay.config.engines import rules
 from fairreplay.config.model import BEFORE_ALL, QUANTILES, Cluster, Config, Engine, EngineChange, Moe, resolve_cluster
+from fairreplay.config.size_classes import SIZES
 from fairreplay.errors import UsageError, nearest
-from fairreplay.sandbox import extras
+from fairreplay.sandbox import estimation, extras
 from fairreplay.sandbox.controls.configured import controls_of, picoseconds_of_ms
 from fairreplay.sandbox.engine import (
     FIXED,
@@ -42,7 +43,7 @@ from fairreplay.sandbox.engine import (
     Workload,
     check_plan,
 )
-from fairreplay.sandbox.policies import KNOW_DEADLINES, POLICIES
+from fairreplay.sandbox.policies import ESTIMATE, KNOW_DEADLINES, POLICIES
 from fairreplay.sandbox.policies.rpm_limit import over_limit
 from fairreplay.sandbox.policies.user import load_rank
 from fairreplay.trace.schema import ORDER
@@ -158,6 +159,8 @@ class Task:
     """The rows' own ``weight`` counts."""
     over_limit: Int64s | None = None
     """By row of the load: how often the gateway before all replicas refuses it."""
+    error: int = 0
+    """How far off estimates of costs are, in millionths."""
 
     def shard(self, load: Load, config: Config) -> Shard:
         """The replica with its requests, taken out of ``load``."""
@@ -168,6 +171,8 @@ class Task:
             work = replace(work, request_weight=_row_weights(frame))
         if self.over_limit is not None:
             work = replace(work, over_limit=self.over_limit[part.rows])
+        if self.plan.estimates():
+            work = _with_estimates(work, frame, self.error, part.model)
         return Shard(model=part.model, replica=part.replica, rows=part.rows, workload=work, plan=self.plan)
 
 
@@ -259,8 +264,13 @@ def columns_needed(config: Config) -> tuple[str, ...]:
 def ids_needed(config: Config) -> bool:
     """Whether placement or the drawing of lots looks at the requests' ids."""
     clusters = [resolve_cluster(config, name) for name in (None, *config.models)]
-    return config.moe is not None or any(
-        cluster.placement != "round-robin" or cluster.engine.speculative or cluster.engine.moe for cluster in clusters
+    return (
+        config.moe is not None
+        or config.estimation.error > 0
+        or any(
+            cluster.placement != "round-robin" or cluster.engine.speculative or cluster.engine.moe
+            for cluster in clusters
+        )
     )
 
 
@@ -383,7 +393,7 @@ def tasks(load: Load, config: Config, policy: Choice, planned: Sequence[Part] | 
             check_plan(plan)
         except ValueError as error:
             raise UsageError(f"cluster: {error}") from None
-        made.append(Task(part, plan, weights.by_row, over_limit))
+        made.append(Task(part, plan, weights.by_row, over_limit, _millionths(config.estimation.error)))
     return tuple(made)
 
 
@@ -527,9 +537,18 @@ def _policy_spec(config: Config, policy: Choice, names: Names) -> PolicySpec:
         predicted_output=table.predicted_output,
         rpm=table.rpm,
         by_cost=table.by == "cost",
+        estimation=_estimation(config) if policy in ESTIMATE else None,
         preemption_threshold=_threshold(policy, table.preemption_threshold),
         floors=floors,
     )
+
+
+def _estimation(config: Config) -> estimation.Estimation | None:
+    table = config.estimation
+    if not table.error:
+        return None
+    alpha = config.cost.correction if table.alpha is None else table.alpha
+    return estimation.Estimation(max(1, _millionths(alpha)) if table.correction else 0)
 
 
 def _threshold(policy: str, threshold: int | None) -> int | None:
@@ -862,6 +881,16 @@ def _costs(moe: extras.Moe, risk: int, kind: Int64s, prompt: Int64s) -> Int64s:
         for of, tokens in pairs.T.tolist()
     ]
     return np.array(costs, np.int64)[place.reshape(-1)]
+
+
+def _with_estimates(work: Workload, rows: pl.DataFrame, error: int, model: str | None) -> Workload:
+    """``work`` with what a scheduler takes its costs for, and the classes in which it corrects that."""
+    sizes = len(SIZES) + 1
+    kind = work.type * sizes + estimation.size_classes(work.prompt_tokens)
+    names = [f"{model or ''}\0{name}\0{size}" for name in work.types for size in range(sizes)]
+    of_class = np.array([stable_hash(name) for name in names], np.uint64).view(np.int64)[kind]
+    of_request = _draws(rows) if work.draw is None else work.draw
+    return replace(work, estimate=estimation.factors(error, of_class, of_request), cost_class=kind)
 
 
 def _prefixes(part: pl.DataFrame) -> tuple[Int64s, Int64s]:

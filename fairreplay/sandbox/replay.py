@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +39,7 @@ from fairreplay.sandbox.plan import (
     policy_name,
     tasks,
 )
-from fairreplay.sandbox.policies import KNOW_DEADLINES
+from fairreplay.sandbox.policies import ESTIMATE, KNOW_DEADLINES
 from fairreplay.sandbox.policies.user import try_rank
 from fairreplay.sandbox.pool import Progress, Watch, run_tasks
 from fairreplay.sandbox.served import Outcomes, Served, serve, step_rows
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 ENGINES: Final = ("local", "ray")
 """Where replicas are simulated: by threads of this process, or on a Ray cluster."""
+ESTIMATES: Final = ("exact", "uncorrected", "corrected")
+"""What a policy that estimates costs is replayed with where ``[estimation] error`` is set: each beside the others."""
 AHEAD_ROWS: Final = 1 << 21
 """Requests whose outcome may be at hand before the policy's turn to be written has come."""
 JUDGED: Final = {"disaggregated": {"prefill_budget_ms", "decode_budget_ms"}}
@@ -80,6 +82,8 @@ class ReplaySummary:
     """Wall-clock seconds of this replay, reading and writing included; never stored."""
     controls: dict[str, float] | None = None
     """What controls did in all, by ``control.what``; null where there are none."""
+    estimates: str | None = None
+    """Which of ``ESTIMATES`` the policy went by; null where it goes by none, or by exact ones alone."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,9 @@ def replay(
 
     A policy is one of the sandbox's own by name, or the user's ``path/file.py:function``.
 
+    With ``[estimation] error`` a policy that estimates costs is replayed once with each of ``ESTIMATES``; which of the
+    replays is the config's own says ``[estimation] correction``.
+
     ``jobs`` threads share the replicas of all policies; with ``engine="ray"`` they are tasks of a Ray cluster
     (``on_ray``). The results depend on neither. Each policy's result is written whole when it is there, so what an
     interrupt leaves is a store with fewer replays.
@@ -127,17 +134,18 @@ def replay(
         arrived_us = load.frame["arrived_at"].to_physical().to_numpy()
         replicas = parts(load, config)
         todo: list[Task] = []
-        for policy in chosen:
-            todo += tasks(load, config, policy, replicas)
+        runs = [(policy, *run) for policy in chosen for run in _runs(config, policy_name(policy))]
+        for policy, _, settings in runs:
+            todo += tasks(load, settings, policy, replicas)
             if isinstance(policy, UserRank):
                 from fairreplay.sandbox.compiled.user_rank import compile_rank
 
                 compile_rank(policy)
                 try_rank(policy, todo[-1].shard(load, config).workload)
         with closing(_served(load, config, todo, jobs, engine, progress)) as done:
-            for policy in chosen:
+            for policy, estimates, settings in runs:
                 name, digest = policy_name(policy), policy.digest if isinstance(policy, UserRank) else None
-                hash_ = config_hash(store, config, name, since, until, digest)
+                hash_ = config_hash(store, settings, name, since, until, digest)
                 outcomes = Outcomes(arrived_us, replicas)
                 with store.replay_draft(name, hash_) as draft:
                     for part in replicas:
@@ -145,14 +153,35 @@ def replay(
                         outcomes.put(part, served)
                         draft.add_steps(step_rows(part, load.start_us, served.sums))
                         del served  # before the next one
-                    meta = _meta(store, config, policy, since, until, load, outcomes)
+                    meta = _meta(store, settings, policy, since, until, load, outcomes)
                     draft.finish(meta, _frames(store, since, until, load, outcomes), outcomes.controls())
                 if isinstance(policy, UserRank):
                     _remove_older(store, policy)
                 wall_s, started = time.perf_counter() - started, time.perf_counter()
-                summaries.append(_summary(meta, load, outcomes, wall_s))
+                summaries.append(replace(_summary(meta, load, outcomes, wall_s), estimates=estimates))
                 del outcomes  # before the next policy's
     return summaries
+
+
+def with_estimates(config: Config) -> dict[str, Config]:
+    """``config`` with each of ``ESTIMATES``; none without ``[estimation] error``."""
+    table = config.estimation
+    if not table.error:
+        return {}
+    changes: tuple[dict[str, object], ...] = ({"error": 0.0}, {"correction": False}, {"correction": True})
+    return {
+        name: config.model_copy(update={"estimation": table.model_copy(update=change)})
+        for name, change in zip(ESTIMATES, changes, strict=True)
+    }
+
+
+def goes_by_estimates(config: Config, policy: str) -> bool:
+    """Whether a policy that estimates costs is in force at any time of its replay, and they are off."""
+    return config.estimation.error > 0 and not _in_force(config, policy).isdisjoint(ESTIMATE)
+
+
+def _runs(config: Config, policy: str) -> list[tuple[str | None, Config]]:
+    return list(with_estimates(config).items()) if goes_by_estimates(config, policy) else [(None, config)]
 
 
 def _served(
@@ -301,6 +330,7 @@ def config_hash(
         **_targets(config, policy),
         **_enforced_floors(config),
         **asked_for(config),
+        **_estimation(config, policy),
         "parameters": config.policy_table(policy).model_dump(mode="json"),
     }
     if rank_digest is not None:
@@ -309,14 +339,28 @@ def config_hash(
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _targets(config: Config, policy: str) -> dict[str, object]:
-    """TTFT targets, where a policy that can be in force makes deadlines of them."""
+def _in_force(config: Config, policy: str) -> set[str]:
+    """The policies that the replay of ``policy`` may run: those of changes and models, if it is the baseline."""
     policies = {policy}
     if policy == baseline_policy(config):
         for name in (None, *config.models):
             cluster = resolve_cluster(config, name)
             policies |= {engine.policy for engine in (cluster.engine, *(state for _, state in cluster.changes))}
-    if not policies & KNOW_DEADLINES and not needs_targets(config):
+    return policies
+
+
+def _estimation(config: Config, policy: str) -> dict[str, object]:
+    """How far off estimates are, where a policy goes by them."""
+    if not goes_by_estimates(config, policy):
+        return {}
+    table = config.estimation
+    alpha = config.cost.correction if table.alpha is None else table.alpha
+    return {"estimation": {"error": table.error, "correction": alpha if table.correction else None}}
+
+
+def _targets(config: Config, policy: str) -> dict[str, object]:
+    """TTFT targets, where a policy that can be in force makes deadlines of them."""
+    if not _in_force(config, policy) & KNOW_DEADLINES and not needs_targets(config):
         return {}
     own = {name: tenant.slo_ttft_ms for name, tenant in sorted(config.tenants.items())} | {
         "": config.defaults.slo_ttft_ms
@@ -352,7 +396,8 @@ def _meta(
     load: Load,
     outcomes: Outcomes,
 ) -> dict[str, object]:
-    """What ``replay.json`` holds: identity and totals. ``rank_digest`` for a user's policy alone."""
+    """What ``replay.json`` holds: identity and totals. ``rank_digest`` for a user's policy alone, ``estimation`` where
+    the policy goes by estimates that are off."""
     status = outcomes.of("status")
     name = policy_name(policy)
     digest = policy.digest if isinstance(policy, UserRank) else None
@@ -369,6 +414,7 @@ def _meta(
         "ok": int(np.count_nonzero(status == OK)),
         "rejected": int(np.count_nonzero(status == REFUSED)),
         "preemptions": int(outcomes.of("preemptions").sum(dtype=np.int64)),
+        **_estimation(config, name),
         **_cluster(outcomes.accounts),
         **_controlled(outcomes.controls()),
     }

@@ -42,7 +42,7 @@ def build(name: str) -> bytes:
     import numba
 
     _skip_inner_machine_code()
-    layout.EXTRAS = PARTS[name].extras
+    layout.EXTRAS, layout.ESTIMATES = PARTS[name].extras, PARTS[name].estimates
     module = importlib.import_module(f"{PACKAGE}.{PARTS[name].module}")
     function: Any = compiled(getattr(module, PARTS[name].function))
     signature = (numba.types.int64,) * 5

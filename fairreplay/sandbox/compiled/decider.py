@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.estimating import forget_corrections, learn
 from fairreplay.sandbox.compiled.jit import matrix, scalars_at, small_vector, vector
 from fairreplay.sandbox.compiled.ranking import (
     begin,
@@ -17,7 +18,7 @@ from fairreplay.sandbox.compiled.ranking import (
 
 
 def decide(address: int, what: int, queue: int, request: int, number: int) -> int:
-    """The part ``decider``."""
+    """The parts ``decider`` and ``estimating_decider``."""
     e = scalars_at(address)
     queues = vector(e, at.TO_QUEUES)
     active = vector(e, at.TO_ACTIVE)
@@ -50,6 +51,11 @@ def decide(address: int, what: int, queue: int, request: int, number: int) -> in
             number,
         )
     elif what == at.FINISH:
+        if at.ESTIMATES and e[at.LEARNING] > 0:
+            learn(e, request)
+            if e[at.POLICY] != at.WFQ and e[at.POLICY] != at.WFQ_EDF:
+                forget_ranks(e, queues, active, np.int64(at.NONE))
+                return 0
         hear_finish(e, queues, active, vector(e, at.TO_KEPT), queue, request, number)
     elif what == at.FIRST_TOKEN_CAME:
         ttft_ps = number - vector(e, at.TO_ARRIVAL)[request]
@@ -57,5 +63,7 @@ def decide(address: int, what: int, queue: int, request: int, number: int) -> in
     elif what == at.CHANGE:
         forget_ranks(e, queues, active, np.int64(at.NONE))
     elif what == at.BEGIN:
+        if at.ESTIMATES and e[at.ESTIMATING]:
+            forget_corrections(e)
         begin(e, queues, vector(e, at.TO_RANKS), vector(e, at.TO_MISSES))
     return 0

@@ -39,7 +39,7 @@ from fairreplay.sandbox.engine import (
     victim_rule,
 )
 from fairreplay.sandbox.extras import MICRO
-from fairreplay.sandbox.policies import POLICIES
+from fairreplay.sandbox.policies import ESTIMATE, POLICIES
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, allowance
 from fairreplay.sandbox.policies.rpm_limit import limited
 from fairreplay.sandbox.policies.user import failed
@@ -138,6 +138,7 @@ def _run(
     else:
         prefix_caching = at.BLOCKS
     # what controls decide shows request by request, and so does whose place a head takes by a rank that moves
+    leap = leap and not plan.corrects()  # of requests that finish together, the order counts
     leap = leap and plan.controls is None and not any(_preempts_by_rank(state.policy) for _, state in plan.settings)
     return _run_plan(workload, plan, leap, progress, second_offset_ps, prefix_caching, has_extras)
 
@@ -263,7 +264,7 @@ def _run_plan(
     if controls:
         e[at.CONTROL] = address_of("control")  # as any other than the first part, never 0
     if (settings[:, at.POLICY - at.SETTINGS] >= at.KEEPS_RANKS).any():
-        e[at.DECIDER] = address_of("decider")
+        e[at.DECIDER] = address_of("estimating_decider" if plan.estimates() else "decider")
     arrays: dict[int, Int64s | Int32s] = {
         at.TO_RUN: run_,
         at.TO_FREE_SLOTS: free_slots,
@@ -305,6 +306,8 @@ def _run_plan(
         **control_rows,
     }
     details = _add_extras(e, arrays, workload, first) if has_extras else {}
+    if plan.estimates():
+        arrays |= _estimates(source)
     linked = _link(e, arrays)
     advance = part("extra_kernel" if workload.handed_over else "kernel")
     happened: list[Int64s] = []
@@ -417,11 +420,27 @@ def _add_extras(
     return details | ({"switched": counts[at.SWITCHED]} if state.precision_switch else {})
 
 
+def _estimates(workload: Workload) -> dict[int, Int64s | Int32s]:
+    """What ``estimating_decider`` needs beyond the plain one."""
+    if workload.estimate is None or workload.cost_class is None:
+        raise ValueError("a policy that estimates costs needs Workload.estimate and cost_class")
+    return {
+        at.TO_ESTIMATE: workload.estimate,
+        at.TO_COST_CLASS: workload.cost_class,
+        at.TO_CORRECTIONS: np.zeros(1 + int(workload.cost_class.max(initial=0)), np.int64),
+    }
+
+
 def needed_parts(
-    policies: Iterable[str], extras: bool = False, pools: bool = False, controls: bool = False
+    policies: Iterable[str],
+    extras: bool = False,
+    pools: bool = False,
+    controls: bool = False,
+    estimates: bool = False,
 ) -> list[str]:
     """The parts that replays under ``policies`` call, with what ``Plan.has_extras`` tells, two pools among it."""
     ranked = ["decider"] if KEEP_RANKS.intersection(policies) else []
+    ranked += ["estimating_decider"] if estimates and set(ESTIMATE).intersection(policies) else []
     beyond = (["extra_stepper"] if extras else []) + (["extra_kernel"] if pools else [])
     return ["kernel", "stepper", *ranked, *beyond, *(["control"] if controls else [])]
 
@@ -460,6 +479,7 @@ def _check_counters(workload: Workload, plan: Plan) -> None:
             expected = max(spec.predicted_output, int(outputs.max(initial=0)))
             prompts = costs if spec.by_cost else workload.prompt_tokens
             most = float(((spec.prompt_cost * prompts + spec.output_cost * expected) * inverse).sum())
+            most *= _largest_estimate(workload, spec)
         elif spec.name == "drr":
             most = float((workload.prompt_tokens * inverse).sum())
             most = max(most, most / (spec.quantum * WEIGHT_SCALE) * len(workload.tenants))
@@ -468,9 +488,18 @@ def _check_counters(workload: Workload, plan: Plan) -> None:
         if not spec.slo_ps:
             continue
         latest = float(workload.arrival_ps.max(initial=0)) + max(max(slo) for slo in spec.slo_ps)
-        latest += spec.alpha_ps * float(workload.prompt_tokens.max(initial=0)) + spec.gamma_ps * 64.0
+        longest = float(workload.prompt_tokens.max(initial=0)) * _largest_estimate(workload, spec)
+        latest += spec.alpha_ps * longest + spec.gamma_ps * 64.0
         if latest > MAX_PS or spec.gamma_ps * 64.0 * (1 << LOG_BITS) > MAX_PS:
             raise OverflowError("deadlines lie further away than 104 days: a target, alpha or gamma is too large")
+
+
+def _largest_estimate(workload: Workload, spec: PolicySpec) -> float:
+    """How many times its true cost a request may be taken for."""
+    if spec.estimation is None or workload.estimate is None:
+        return 1.0
+    least, most = float(workload.estimate.min(initial=MICRO)), float(workload.estimate.max(initial=MICRO))
+    return most / (least if spec.estimation.alpha else MICRO)
 
 
 def _cut_outputs(workload: Workload, plan: Plan) -> Int64s:
@@ -493,7 +522,7 @@ MANY: Final = 64
 
 
 def _policy_code(spec: PolicySpec, queues: int, is_plain: bool) -> int:
-    if spec.name == "sjf" and spec.by_cost:
+    if spec.name == "sjf" and (spec.by_cost or spec.estimation):
         return at.LEAST_COST
     if queues >= MANY and is_plain and spec.floors is None and spec.preemption_threshold is None:
         return {"sjf": at.SJF_OF_MANY, "vtc": at.VTC_OF_MANY}.get(spec.name, POLICY_CODES[spec.name])
@@ -665,7 +694,7 @@ def _fill_settings(
         at.APART: queues.apart,
         at.BY_NAME: spec.name in ("vtc", "wfq", "wfq+edf"),
         at.BOTH_HALVES: spec.name in ("wfq+edf", "quantile", "qoserve"),
-        at.LISTENS: {"wfq": at.FINISHES, "wfq+edf": at.FINISHES, "quantile": at.FIRST_TOKENS}.get(spec.name, 0),
+        at.LISTENS: _listens(spec),
         at.ARRIVALS: (spec.lift and counts_service(spec))
         or spec.name in ("wfq", "wfq+edf", "rpm-limit")
         or settings.queue_limit > 0
@@ -684,6 +713,8 @@ def _fill_settings(
         at.QUEUE_LIMIT: settings.queue_limit or at.NO_CAP,
         at.BY_COST: spec.by_cost,
         at.OLDER: _older(settings.older),
+        at.ESTIMATING: spec.estimation is not None,
+        at.LEARNING: spec.estimation.alpha if spec.estimation else 0,
         at.AT_PS: at_ps,
     }
     if settings.speculation:
@@ -694,6 +725,12 @@ def _fill_settings(
         values[at.ALLOWED_50 + place] = allowance(q, spec.history) if counts else at.NO_CAP
     for name, value in values.items():
         row[name - at.SETTINGS] = value
+
+
+def _listens(spec: PolicySpec) -> int:
+    if spec.name in ESTIMATE and spec.estimation and spec.estimation.alpha:
+        return at.FINISHES
+    return {"wfq": at.FINISHES, "wfq+edf": at.FINISHES, "quantile": at.FIRST_TOKENS}.get(spec.name, 0)
 
 
 def _gives_way(spec: PolicySpec) -> int:

@@ -197,13 +197,16 @@ SETTINGS = LINKS + 43 * LINK
     DRAFT_PS,  # what a draft adds to a step, the target's part included
     VERIFY_PS,  # the target's part
     OLDER,  # rules of older releases that hold, as bits
+    ESTIMATING,  # 1 if the policy goes by estimates of costs
+    LEARNING,  # weight of the newest ratio in their correction, in millionths; 0: they are not corrected
     AT_PS,
-) = range(SETTINGS, SETTINGS + 58)
-SETTINGS_WIDTH = 58
+) = range(SETTINGS, SETTINGS + 60)
+SETTINGS_WIDTH = 60
 LONE_CAPPED, VICTIM_TOKENS_LOST, SELF_PREEMPTION_ENDS, FREES_TO_BACK = 1, 2, 4, 8
 
 # ---- pools, drafts, experts, precisions (``extras``): only ``extra_stepper`` and ``extra_kernel`` look at these ----
 EXTRAS = True  # ``build`` makes it false for all other parts, so that they are compiled as if there were none
+ESTIMATES = True  # likewise: only ``estimating_decider`` knows of estimates
 EXTRA = SETTINGS + SETTINGS_WIDTH
 (
     HANDED_OVER,  # 1 if requests arrive with their prompt computed
@@ -223,8 +226,12 @@ EXTRA_LINKS = EXTRA + 6
     TO_DETAILS,  # rows of ``EngineResult.details``
     TO_BY_KIND,
     TO_BY_TENANT,
-) = range(EXTRA_LINKS, EXTRA_LINKS + 8 * LINK, LINK)
-SCALARS = EXTRA_LINKS + 8 * LINK
+    # where costs are estimated:
+    TO_ESTIMATE,  # by request
+    TO_COST_CLASS,
+    TO_CORRECTIONS,  # by class
+) = range(EXTRA_LINKS, EXTRA_LINKS + 11 * LINK, LINK)
+SCALARS = EXTRA_LINKS + 11 * LINK
 INDEPENDENT, SAME_EXPERTS = 1, 2
 DRAFTED_COUNT, REJECTED, DECODE_STEPS_OF, WASTED, HELD_UP, IMPOSED, SWITCHED = range(7)
 ACCEPTED, MEAN, SPREAD = range(3)  # rows of TO_BY_KIND
@@ -249,7 +256,7 @@ RUNS = 2  # no two requests share a prefix (``segments``)
     QOSERVE,
     ROUND_ROBIN,
     RPM_LIMIT,
-    LEAST_COST,  # sjf by cost
+    LEAST_COST,  # sjf by cost or by an estimate
     SJF_OF_MANY,  # sjf and vtc where there are many queues
     VTC_OF_MANY,
 ) = range(17)
@@ -340,7 +347,7 @@ NEW, BACK, GONE = -1, -2, -3  # PLACE of one that waits, at first or again, and 
     KEPT_BEST,
     KEPT_RUN,
     KEPT_TAG,  # wfq: start tag, NONE if the request was not admitted under the policy in force
-    KEPT_EXPECTED,  # wfq: output tokens that its tenant was charged with
+    KEPT_EXPECTED,  # wfq: output tokens that its tenant was charged with; the whole cost where that is estimated
     KEPT_INVERSE,  # wfq: and the inverse weight
 ) = range(6)
 KEPT = 6

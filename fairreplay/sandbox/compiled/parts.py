@@ -43,12 +43,15 @@ class Part:
     function: str
     extras: bool = False
     """It is compiled with what ``extras`` adds."""
+    estimates: bool = False
+    """And with what ``estimating`` adds."""
 
 
 PARTS: Final = {
     "kernel": Part("kernel", "advance"),
     "stepper": Part("stepper", "step"),
     "decider": Part("decider", "decide"),
+    "estimating_decider": Part("decider", "decide", estimates=True),
     "control": Part("control", "control"),
     "extra_stepper": Part("stepper", "step", extras=True),
     "extra_kernel": Part("kernel", "advance", extras=True),

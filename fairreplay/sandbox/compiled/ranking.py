@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
+from fairreplay.sandbox.compiled.estimating import estimated, estimated_prompt, true_units
 from fairreplay.sandbox.compiled.jit import apart, compiled, inlined, prefetch, trailing_zeros, unsigned, vector
 from fairreplay.sandbox.compiled.service import (
     inverse_weight,
@@ -300,11 +301,14 @@ def _refresh_head(
     elif policy == at.SJF_OF_MANY:
         rank = prompt[request]
     elif policy == at.LEAST_COST:
-        rank = vector(e, at.TO_COST)[request]
+        rank = estimated_prompt(e, request) if at.ESTIMATES and e[at.ESTIMATING] else vector(e, at.TO_COST)[request]
     elif policy == at.QOSERVE:
         deadline = arrival[request] + queues[queue + at.TARGET]
-        rank = at.BEFORE_ALL + deadline + e[at.ALPHA] * prompt[request]
-        other = np.int64(at.FOREVER) if is_back else deadline - e[at.PREFILL_PS] * prompt[request]
+        later_ps, takes_ps = e[at.ALPHA] * prompt[request], e[at.PREFILL_PS] * prompt[request]
+        if at.ESTIMATES and e[at.ESTIMATING]:
+            later_ps, takes_ps = estimated(e, request, later_ps), estimated(e, request, takes_ps)
+        rank = at.BEFORE_ALL + deadline + later_ps
+        other = np.int64(at.FOREVER) if is_back else deadline - takes_ps
     _keep(e, ranks, np.int64(0), number, rank)
     if e[at.BOTH_HALVES]:
         _keep(e, ranks, e[at.STALE_AT], number, other)
@@ -404,6 +408,9 @@ def take_turn(
         if e[at.BY_COST]:
             tokens = vector(e, at.TO_COST)[request] // MICRO
         units = e[at.PROMPT_COST] * tokens + e[at.OUTPUT_COST] * expected
+        if at.ESTIMATES and e[at.ESTIMATING]:
+            units = estimated(e, request, units)
+            kept[request * at.KEPT + at.KEPT_EXPECTED] = units
         queues[owner + at.SERVICE] = tag + units * inverse
     else:
         return
@@ -421,8 +428,10 @@ def hear_finish(
         queues[owner + at.OUTPUT_SUM] += outputs
     if kept[request * at.KEPT + at.KEPT_TAG] == at.NONE:
         return
-    wrong = outputs - kept[request * at.KEPT + at.KEPT_EXPECTED]
-    queues[owner + at.SERVICE] += wrong * e[at.OUTPUT_COST] * kept[request * at.KEPT + at.KEPT_INVERSE]
+    wrong = (outputs - kept[request * at.KEPT + at.KEPT_EXPECTED]) * e[at.OUTPUT_COST]
+    if at.ESTIMATES and e[at.ESTIMATING]:
+        wrong = true_units(e, request, outputs) - kept[request * at.KEPT + at.KEPT_EXPECTED]
+    queues[owner + at.SERVICE] += wrong * kept[request * at.KEPT + at.KEPT_INVERSE]
     forget_ranks(e, queues, active, owner)
 
 

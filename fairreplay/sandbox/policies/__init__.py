@@ -40,5 +40,8 @@ POLICIES: Final[dict[str, type[Policy]]] = {
     "rpm-limit": RpmLimit,
 }
 
+ESTIMATE: Final = ("sjf", "wfq", "wfq+edf", "qoserve")
+"""Policies that rank by what a request is expected to cost, or charge it beforehand; the others go by what they see."""
+
 KNOW_DEADLINES: Final = frozenset({"edf", "wfq+edf", "quantile", "qoserve"})
 """Policies that need the tenants' TTFT targets (``PolicySpec.slo_ps``)."""

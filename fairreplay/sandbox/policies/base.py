@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairreplay.sandbox.engine import NO_REASON, Int64s, PolicySpec, Workload
+from fairreplay.sandbox.estimation import Estimator
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class Policy:
         self.spec = spec
         self.workload = workload
         self.weights: Int64s = workload.tenant[:0]
+        self.estimator: Estimator | None = None
+        source = workload.source or workload
+        if spec.estimation and source.estimate is not None and source.cost_class is not None:
+            self.estimator = Estimator(spec.estimation, source.estimate, source.cost_class)
 
     def rank(self, request: int) -> int:
         """Lowest goes first; asked only about heads of queues, only at admission."""
@@ -73,7 +78,9 @@ class Policy:
         """The first token of ``request`` came this long after its arrival."""
 
     def on_finish(self, request: int, outputs: int) -> None:
-        """``request`` is done, after ``outputs`` output tokens."""
+        """``request`` is done, after ``outputs`` output tokens: what it cost is known."""
+        if self.estimator:
+            self.estimator.learn(self._named(request))
 
     def on_weights(self) -> None:
         """``weights`` was replaced."""
@@ -89,6 +96,14 @@ class Policy:
         counted = self.workload.cost if self.spec.by_cost else self.workload.prompt_tokens
         assert counted is not None
         return int(counted[request])
+
+    def estimated(self, request: int, cost: int) -> int:
+        """What a policy takes ``cost`` of ``request`` for, before it is known."""
+        return self.estimator.estimated(self._named(request), cost) if self.estimator else cost
+
+    def _named(self, request: int) -> int:
+        """The request of the workload that a ticket stands for."""
+        return request if self.workload.of is None else int(self.workload.of[request])
 
     def inverse_weight(self, request: int) -> int:
         """Scaled inverse weight that this request is charged with: its own if it carries one, else its tenant's."""

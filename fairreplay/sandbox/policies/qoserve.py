@@ -20,6 +20,7 @@ class Qoserve(Policy):
         prompt = int(self.workload.prompt_tokens[request])
         target = self.spec.slo_ps[int(self.workload.tenant[request])][self.spec.quantile]
         deadline = int(self.workload.arrival_ps[request]) + target
-        place = deadline + self.spec.alpha_ps * prompt
-        is_lost = not state.preemptions and state.now_ps + prompt * state.prefill_token_ps > deadline
+        place = deadline + self.estimated(request, self.spec.alpha_ps * prompt)
+        takes_ps = self.estimated(request, prompt * state.prefill_token_ps)
+        is_lost = not state.preemptions and state.now_ps + takes_ps > deadline
         return place if is_lost else BEFORE_ALL + place

@@ -3,7 +3,7 @@
 Goyal, Vin and Cheng, "Start-time fair queuing", SIGCOMM 1996. A request starts at ``S = max(v, F of its tenant)``, its
 tenant's F becomes ``S + cost / weight``, and the smallest S is served; v is the largest S served so far. The output
 that a request will have is unknown: it counts as the mean of its tenant's finished requests, and what was wrong about
-that is corrected when it finishes, at the weight that it was charged with.
+that is corrected when it finishes, at the weight that it was charged with; so is what was estimated wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Wfq(Policy):
         self._finished = [0] * len(workload.tenants)
         self._outputs = [0] * len(workload.tenants)
         self._charged: dict[int, tuple[int, int, int]] = {}
-        """By request: its S, the output tokens expected of it, and the inverse weight that it was charged with."""
+        """By request: its S, and the cost and the inverse weight that it was charged with."""
 
     def rank(self, request: int) -> int:
         charged = self._charged.get(request)
@@ -49,25 +49,30 @@ class Wfq(Policy):
 
     def on_admit(self, request: int, cached: int) -> None:
         tenant = int(self.workload.tenant[request])
-        expected, inverse = self._expected(request), self.inverse_weight(request)
+        cost = self.estimated(request, self._cost(request, self._expected(request)))
+        inverse = self.inverse_weight(request)
         if not self.out_of_turn(request):
             self._virtual = max(self._virtual, self._tag[tenant])
-        self._charged[request] = (self._tag[tenant], expected, inverse)
-        prompt = self.prompt_cost(request) // (MICRO if self.spec.by_cost else 1)
-        self._tag[tenant] += (self.spec.prompt_cost * prompt + self.spec.output_cost * expected) * inverse
+        self._charged[request] = (self._tag[tenant], cost, inverse)
+        self._tag[tenant] += cost * inverse
 
     def on_finish(self, request: int, outputs: int) -> None:
+        super().on_finish(request, outputs)
         tenant = int(self.workload.tenant[request])
         if outputs:
             self._finished[tenant] += 1
             self._outputs[tenant] += outputs
         if request in self._charged:
-            _start, expected, inverse = self._charged[request]
-            self._tag[tenant] += (outputs - expected) * self.spec.output_cost * inverse
+            _start, cost, inverse = self._charged[request]
+            self._tag[tenant] += (self._cost(request, outputs) - cost) * inverse
 
     def out_of_turn(self, request: int) -> bool:
         """Whether ``request`` goes first for another reason than its S, which then does not move v."""
         return False
+
+    def _cost(self, request: int, outputs: int) -> int:
+        prompt = self.prompt_cost(request) // (MICRO if self.spec.by_cost else 1)
+        return self.spec.prompt_cost * prompt + self.spec.output_cost * outputs
 
     def _expected(self, request: int) -> int:
         """Output tokens; a request for embeddings is known to have none."""
