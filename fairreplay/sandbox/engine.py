@@ -370,7 +370,7 @@ class Workload:
     types: tuple[str, ...]
     over_limit: Int64s | None = None
     """How many arrivals of each request ``rpm-limit`` refuses before it lets one through; None: reckoned from this
-    workload alone, from its first arrivals."""
+    workload alone."""
     draw: Int64s | None = None
     """64 bits of each request that chance is drawn from, for speculation and experts."""
     cost: Int64s | None = None

@@ -143,7 +143,7 @@ def controlled(seed: int, **fixed: object) -> tuple[Workload, Plan]:
         offset_ps=int(rng.integers(0, span)),
     )
     own = np.random.default_rng([seed, 2])
-    if own.random() < 0.5:  # else the limiter is reckoned from the first arrivals
+    if own.random() < 0.5:  # else what the limiter refuses is reckoned
         work = replace(work, over_limit=own.integers(0, controls.retries + 3, len(work)))
     return work, replace(plan, settings=tuple(settings), controls=controls)
 

@@ -153,8 +153,9 @@ def take_arrivals(
             cut[request] = min(cut[request], max(0, e[at.MODEL_LEN] - prompt[request]))
         reason = refusal(e, prompt, cut, request)
         if e[at.POLICY] == at.RPM_LIMIT and reason == NO_REASON:
-            refused = queues[queue_of(e, queue_rows, request) + at.TARGET]  # so many arrivals of the request
-            if refused > 0 and (e[at.CONTROL] == 0 or tell(e, at.AT_GATEWAY, request, refused) != 0):
+            if e[at.CONTROL]:
+                reason = tell(e, at.AT_GATEWAY, request, 0)
+            elif queues[queue_of(e, queue_rows, request) + at.TARGET] != 0:
                 reason = RATE_LIMITED
         if reason == NO_REASON and e[at.WAITING] >= e[at.QUEUE_LIMIT]:
             reason = QUEUE_FULL

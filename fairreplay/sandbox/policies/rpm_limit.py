@@ -8,10 +8,11 @@ refuses follows from the first arrivals and from these returns. What a replica r
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 
-from fairreplay.sandbox.engine import NO_REASON, PS_PER_SECOND, RATE_LIMITED, Int64s, PolicySpec, Workload
+from fairreplay.sandbox.engine import NO_REASON, PS_PER_SECOND, RATE_LIMITED, Int64s, Plan, PolicySpec, Workload
 from fairreplay.sandbox.policies.base import Policy
 
 MINUTE_PS = 60 * PS_PER_SECOND
@@ -33,6 +34,15 @@ class RpmLimit(Policy):
         if self.workload.of is not None:  # of a ticket the request counts
             request = int(self.workload.of[request])
         return RATE_LIMITED if attempt <= self._over_limit[request] else NO_REASON
+
+
+def with_limits(workload: Workload, plan: Plan) -> Workload:
+    """``workload`` with ``over_limit``, where requests may come back to a limiter: reckoned if it does not say so."""
+    rpms = [state.policy.rpm for _, state in plan.settings if state.policy.name == "rpm-limit"]
+    if not rpms or plan.controls is None or workload.over_limit is not None:
+        return workload
+    retries, after_ps = plan.controls.retries, plan.controls.retry_after_ps
+    return replace(workload, over_limit=over_limit(workload.arrival_ps, workload.tenant, rpms[0], retries, after_ps))
 
 
 def limited(workload: Workload, rpm: int) -> Int64s:
