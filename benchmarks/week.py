@@ -151,6 +151,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
+    if asked.keep:
+        asked.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=asked.folder) as scratch:
         folder = Path(scratch)
         needed, free = asked.requests * BYTES_A_REQUEST, shutil.disk_usage(asked.keep or folder).free
