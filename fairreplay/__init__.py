@@ -2,7 +2,8 @@
 
 The flow, folder by folder: ``trace`` (read a log) -> ``store`` (keep it) -> ``sandbox`` (replay it) ->
 ``metrics`` (measure it) -> ``causes`` (explain it) -> ``report`` (show it). ``cli`` has one file a command; ``api`` has
-the same verbs as functions: ``fairreplay.ingest``, ``replay``, ``metrics``, ``episodes``, ``report``, ``sql``.
+the same verbs as functions: ``fairreplay.ingest``, ``replay``, ``metrics``, ``episodes``, ``report``,
+``capacity``, ``sql``.
 """
 
 import sys
@@ -11,7 +12,7 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-_VERBS = ("ingest", "replay", "metrics", "episodes", "report", "sql")
+_VERBS = ("ingest", "replay", "metrics", "episodes", "report", "capacity", "sql")
 
 
 class _Verb(ModuleType):

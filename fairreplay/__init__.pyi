@@ -1,3 +1,4 @@
+from fairreplay.api import capacity as capacity
 from fairreplay.api import episodes as episodes
 from fairreplay.api import ingest as ingest
 from fairreplay.api import metrics as metrics

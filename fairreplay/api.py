@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import polars as pl
 
@@ -18,6 +18,8 @@ from fairreplay.causes.review import slid
 from fairreplay.config.defaults import STORE, T0, cores
 from fairreplay.config.instants import period
 from fairreplay.config.load import load_config, with_estimation_error, with_floor_mode
+from fairreplay.config.model import QUANTILES
+from fairreplay.errors import UsageError, nearest
 from fairreplay.export.results import Results
 from fairreplay.export.sql import answer
 from fairreplay.metrics.options import hop_us, measure_options
@@ -38,6 +40,7 @@ PathLike = str | os.PathLike[str]
 Instant = str | datetime
 """ISO 8601 text, UTC if it names no zone; a ``datetime`` likewise."""
 Kind = Literal["windows", "tenants", "types"]
+Part = Literal["models", "bounds", "tenants", "types", "cells", "tried"]
 
 INGEST_SCHEMA: Final[dict[str, pl.DataType]] = {
     "path": pl.String(),
@@ -67,6 +70,68 @@ REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {
     "estimates": pl.String(),
 }
 """One row per policy, in the order given; with ``[estimation] error`` one for each kind of ``estimates``, else null."""
+
+_MODEL: Final[dict[str, pl.DataType]] = {"model": pl.String()}
+CAPACITY_SCHEMAS: Final[dict[str, dict[str, pl.DataType]]] = {
+    "models": {
+        **_MODEL,
+        "requests": pl.Int64(),
+        "replicas": pl.Int64(),
+        "b_total": pl.Float64(),
+        "b_total_source": pl.String(),
+        "b_alloc": pl.Float64(),
+        "bound_by": pl.String(),
+        "largest_load": pl.Float64(),
+        "largest_load_scr": pl.Float64(),
+        "largest_load_reason": pl.String(),
+        "replicas_needed": pl.Int64(),
+        "replicas_needed_scr": pl.Float64(),
+        "replicas_needed_reason": pl.String(),
+    },
+    "bounds": {
+        **_MODEL,
+        "name": pl.String(),
+        "tokens": pl.Float64(),
+        "limits": pl.String(),
+        "limited": pl.Float64(),
+        "source": pl.String(),
+    },
+    "tenants": {
+        **_MODEL,
+        "tenant": pl.String(),
+        "weight": pl.Float64(),
+        "allocated": pl.Float64(),
+        "demand": pl.Float64(),
+        "peak": pl.Float64(),
+        "headroom": pl.Float64(),
+        "headroom_peak": pl.Float64(),
+        **{f"phi_{q}": pl.Float64() for q in ("p50", "p90", "p99")},
+    },
+    "types": {
+        **_MODEL,
+        "type": pl.String(),
+        "floor": pl.Float64(),
+        "allocated": pl.Float64(),
+        "demand": pl.Float64(),
+    },
+    "cells": {
+        **_MODEL,
+        "tenant": pl.String(),
+        "type": pl.String(),
+        "demand": pl.Float64(),
+        "allocated": pl.Float64(),
+    },
+    "tried": {
+        **_MODEL,
+        "question": pl.String(),
+        "percent": pl.Int64(),
+        "replicas": pl.Int64(),
+        "scr": pl.Float64(),
+        "windows": pl.Int64(),
+    },
+}
+"""By what ``capacity`` is asked for. Tokens are those of a window; ``largest_load`` is in loads of the trace; what was
+not searched for or not found is null. ``question`` is ``load`` or ``replicas``."""
 
 
 def ingest(
@@ -251,6 +316,81 @@ def report(
         capacity=None if capacity is None else load_capacity(Path(capacity), found.store.digest()),
     )
     return cast(Path, write_report(document, _place(output)).html)  # in a bucket what reads and writes like one
+
+
+def capacity(
+    store: PathLike = STORE,
+    *,
+    by: Part = "models",
+    output: PathLike | None = None,
+    config: PathLike | None = None,
+    model: str | None = None,
+    policy: str | None = None,
+    scr: float | None = None,
+    load: float | None = None,
+    no_search: bool = False,
+    since: Instant | None = None,
+    until: Instant | None = None,
+    window: str | None = None,
+    min_samples: int | None = None,
+    strict_samples: bool = False,
+    refusals: str = "miss",
+) -> pl.DataFrame:
+    """What the cluster can deliver, who gets how much of it, the largest load and the replicas that keep SCR.
+
+    Args:
+        by: a row per model, or per bound, tenant, type, tenant and type (``cells``), replay of the search (``tried``).
+        output: also write the document there, for ``report(capacity=...)``.
+        model: only this one.
+        policy: of the searched replays; what production runs if none is named.
+        scr: SCR to keep, in place of ``[capacity] scr``.
+        load: count replicas for this many loads of the trace, in place of ``[capacity] load``.
+        no_search: bounds and allocation alone; the search takes some twenty replays a model.
+
+    Returns:
+        ``CAPACITY_SCHEMAS[by]``.
+    """
+    from fairreplay.planning.capacity import capacity as reckon
+    from fairreplay.planning.capacity import document, with_targets, write_document
+    from fairreplay.planning.config_file import check_folder
+
+    if by not in CAPACITY_SCHEMAS:
+        raise UsageError(f"by={by!r}: {nearest(by, list(CAPACITY_SCHEMAS))}")
+    if output is not None:
+        check_folder(Path(output))
+    begin, end = period(_text(since), _text(until))
+    settings = with_targets(load_config(_path(config)), scr, load)
+    options = measure_options(settings, window, min_samples, strict_samples, refusals, since=begin, until=end)
+    opened = open_store(_place(store))
+    made = document(reckon(opened, settings, options, model=model, policy=policy, search=not no_search), opened)
+    if output is not None:
+        write_document(made, Path(output))
+    rows = [row for group in made["groups"] for row in _capacity_rows(group, by)]
+    return pl.DataFrame(rows, schema=CAPACITY_SCHEMAS[by], orient="row")
+
+
+def _capacity_rows(group: dict[str, Any], by: Part) -> list[dict[str, Any]]:
+    """The rows of one model's cluster."""
+    model = {"model": group["model"]}
+    if by == "models":
+        answers: dict[str, Any] = {}
+        for name, key, unit in (("largest_load", "load", "percent"), ("replicas_needed",) * 2 + ("replicas",)):
+            found = group[key] or {"answer": None, "reason": None}
+            answer = found["answer"] or {unit: None, "scr": None}
+            value = answer[unit] if unit == "replicas" or answer[unit] is None else answer[unit] / 100
+            answers |= {name: value, f"{name}_scr": answer["scr"], f"{name}_reason": found["reason"]}
+        kept = set(CAPACITY_SCHEMAS["models"]) & set(group)
+        return [{name: group[name] for name in kept} | answers]
+    if by == "tried":
+        searched = (("load", group["load"]), ("replicas", group["replicas_needed"]))
+        return [model | {"question": question} | row for question, found in searched if found for row in found["tried"]]
+    if by == "tenants":
+        nothing = dict.fromkeys(QUANTILES)
+        return [
+            model | row | {f"phi_{q}": value for q, value in (row["phi"] or nothing).items()}
+            for row in group["tenants"]
+        ]
+    return [model | row for row in group["table" if by == "cells" else by]]
 
 
 def sql(

@@ -22,7 +22,6 @@ from fairreplay.cli.options import (
     WindowOption,
 )
 from fairreplay.config.instants import period
-from fairreplay.errors import UsageError
 
 if TYPE_CHECKING:
     from fairreplay.planning.capacity import Bound, Capacity, Group
@@ -71,12 +70,12 @@ def capacity(
     from fairreplay.config.load import load_config
     from fairreplay.metrics.options import measure_options
     from fairreplay.planning.capacity import capacity as reckon
-    from fairreplay.planning.capacity import document, with_targets
-    from fairreplay.planning.config_file import write_atomically
+    from fairreplay.planning.capacity import document, with_targets, write_document
+    from fairreplay.planning.config_file import check_folder
     from fairreplay.store.store import open_store
 
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {output.parent}")
+    if output is not None:
+        check_folder(output)
     begin, end = period(since, until)
     settings = with_targets(load_config(config), scr, load)
     options = measure_options(
@@ -102,9 +101,7 @@ def capacity(
         found = reckon(opened, settings, options, model=model, policy=policy, search=not no_search, on_replay=on_replay)
     made = document(found, opened)
     if output is not None:
-        from orjson import OPT_INDENT_2, dumps
-
-        write_atomically(output, dumps(made, option=OPT_INDENT_2).decode() + "\n")
+        write_document(made, output)
     if json:
         out_json(made)
     elif not quiet:

@@ -87,11 +87,13 @@ def explain(
     told = next(one for one in judged.episodes if one.id == wanted.id)
     differ = of_episode(found, options, told)
     if output is not None:
+        from fairreplay.report.controls import controls_of
         from fairreplay.report.differences import of_episodes
         from fairreplay.report.document import row_of
 
         decided = of_episodes(found, options, [told])[told.id]
-        written = write_ticket(row_of(told, judged.measured, decided), output)
+        held = controls_of(opened, found, settings, options)
+        written = write_ticket(row_of(told, judged.measured, decided, held), output)
         note(f"written: {written}", quiet=quiet or json)
     if json:
         verdict = told.verdict

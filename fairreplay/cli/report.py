@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairreplay.cli.console import note, out, out_json, progress, table
+from fairreplay.cli.console import WIDTH_MAX, note, out, out_json, printable, progress, table
 from fairreplay.cli.fail_on import FailOnOption, check_level, fail_at, worst_of_document
 from fairreplay.cli.options import (
     DEFAULT_STORE,
@@ -28,7 +28,7 @@ from fairreplay.cli.options import (
 from fairreplay.config.instants import period
 
 if TYPE_CHECKING:
-    from fairreplay.report.schema import Document, EpisodeRow, GroupVerdict
+    from fairreplay.report.schema import ControlFacts, Document, EpisodeRow, GroupVerdict
     from fairreplay.report.write import Written
 
 EPISODES_SHOWN = 15
@@ -154,6 +154,7 @@ def summary_text(document: Document, written: Written) -> str:
     hidden = len(document["episodes"]) - len(shown)
     if hidden:
         parts.append(f"... and {hidden} more in the report")
+    parts += [_controls(facts) for facts in document.get("controls", [])]
     parts.append(f"Report: {written.html} (numbers: {written.json})")
     return "\n\n".join(parts)
 
@@ -194,6 +195,16 @@ def _episode_row(episode: EpisodeRow) -> list[object]:
         len(episode["tenants"]),
         episode["cause"],
     ]
+
+
+def _controls(facts: ControlFacts) -> str:
+    """What the controls of a replay did over the period."""
+    from textwrap import fill
+
+    from fairreplay.report.words import control_line
+
+    said = f"Controls under {printable(facts['source'])}: {control_line(facts['deeds'])}."
+    return fill(said, WIDTH_MAX, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _fixed(value: float | None, digits: int) -> str | None:

@@ -6,9 +6,19 @@ Units stand in the names (``_ms``, ``_tokens``); step times are seconds, as in t
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fairreplay.config import engines
 from fairreplay.config.step_times import hardware_preset
@@ -49,8 +59,30 @@ BEFORE_ALL: Final = datetime(1, 1, 1, tzinfo=UTC)
 """An instant before every commitment with a date."""
 
 
+_CALLED: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number"}
+
+
+@cache
+def _scalar(table: type[BaseModel], field: str) -> type | None:
+    """``bool``, ``int`` or ``float`` where a field is one, or one or none; else null."""
+    annotation = table.model_fields[field].annotation
+    kinds = {annotation} if isinstance(annotation, type) else set(get_args(annotation)) - {type(None)}
+    return next((kind for kind in _CALLED if kinds == {kind}), None)
+
+
 class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_written(cls, value: Any, info: ValidationInfo) -> Any:
+        """No text or truth value is taken for a number, and nothing else for a truth value."""
+        kind = _scalar(cls, info.field_name or "")
+        if kind is None or value is None:
+            return value
+        if not isinstance(value, bool) if kind is bool else isinstance(value, (bool, str)):
+            raise ValueError(f"Input should be a valid {_CALLED[kind]}")
+        return value
 
 
 class SloTtft(Table):
@@ -175,7 +207,7 @@ class Speculative(Table):
     draft_tokens: int = Field(4, ge=0, le=64)
     acceptance: float = Field(0.7, ge=0, le=1)
     """Chance that a draft is accepted if those before it are."""
-    types: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    types: dict[str, Annotated[float, Field(ge=0, le=1, strict=True)]] = Field(default_factory=dict)
     """Acceptance of types that have one of their own."""
     draft_token: float = Field(0.0, ge=0, le=1)
     verify_token: float | None = Field(None, ge=0, le=1)

@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import orjson
 import polars as pl
+from pydantic import ValidationError
 
 from fairreplay.causes.review import has_decisions, period_of
 from fairreplay.config.model import QUANTILES, Cluster, ClusterTable, Config, Engine, Hardware, SloTtft, resolve_cluster
+from fairreplay.config.model import Capacity as Targets
 from fairreplay.errors import UsageError, nearest
 from fairreplay.metrics import capacity as formulas
 from fairreplay.metrics.costs import CostEstimates, cost_estimates, sentence
@@ -27,6 +31,7 @@ from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.metrics.types import floors
 from fairreplay.planning.allocation import allocate
 from fairreplay.planning.as_of import as_of
+from fairreplay.planning.config_file import write_atomically
 from fairreplay.planning.load_search import Found, Question, largest_load, least_replicas, outcome
 from fairreplay.sandbox.plan import Choice, baseline_policy, choose, columns_needed, policy_name, shards, take_load
 from fairreplay.sandbox.replay import run_shards
@@ -488,9 +493,18 @@ def _assumptions(
 
 
 def with_targets(config: Config, scr: float | None, load: float | None) -> Config:
-    """``config`` with the targets of the command line over those of ``[capacity]``."""
+    """``config`` with the targets of the command line over those of ``[capacity]``.
+
+    Raises:
+        UsageError: one is out of range.
+    """
     given = {name: value for name, value in (("scr", scr), ("load", load)) if value is not None}
-    return config.model_copy(update={"capacity": config.capacity.model_copy(update=given)})
+    try:
+        targets = Targets.model_validate(config.capacity.model_dump() | given)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise UsageError(f"--{fault['loc'][0]} {fault['input']}: {fault['msg']}") from None
+    return config.model_copy(update={"capacity": targets})
 
 
 def document(found: Capacity, store: Store) -> dict[str, Any]:
@@ -499,6 +513,15 @@ def document(found: Capacity, store: Store) -> dict[str, Any]:
     groups, costs, said = (parts.pop(name) for name in ("groups", "costs", "costs_said"))
     costs = {"estimates": None} if costs is None else {key: costs[key] for key in costs if key != "requests"}
     return {"store_digest": store.digest(), **parts, "costs": {"reason": said, **costs}, "groups": groups}
+
+
+def write_document(made: dict[str, Any], path: Path) -> None:
+    """The document as a file, whole or not at all, for ``report --capacity``.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    write_atomically(path, orjson.dumps(made, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
 def _plain(value: Any) -> Any:

@@ -74,6 +74,16 @@ def _table(parent: Any, key: str) -> Any:
     return found
 
 
+def check_folder(path: Path) -> None:
+    """Before long work whose result goes to ``path``.
+
+    Raises:
+        UsageError: its folder is not there.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {path}: there is no folder {path.parent}")
+
+
 def write_atomically(path: Path, text: str) -> None:
     """The file as a whole or not at all.
 

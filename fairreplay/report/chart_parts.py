@@ -85,6 +85,13 @@ def plot_time(instant: str) -> str:
     return text.parse(instant).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
+def time_range(starts: Sequence[Sequence[str]]) -> list[str]:
+    """Of an axis from the first to the last window's start, with room for its marker; each in order, none empty."""
+    first, last = min(one[0] for one in starts), max(one[-1] for one in starts)
+    room = (text.parse(last) - text.parse(first)) * 0.02
+    return [plot_time(text.iso(text.parse(first) - room)), plot_time(text.iso(text.parse(last) + room))]
+
+
 LEGEND: Final[Json] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 
 CAUSES: Final = {

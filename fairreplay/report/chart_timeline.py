@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fairreplay.report import text
-from fairreplay.report.chart_parts import LEGEND, Chart, Json, Style, axis, layout, plot_time
+from fairreplay.report.chart_parts import LEGEND, Chart, Json, Style, axis, layout, plot_time, time_range
 from fairreplay.report.schema import Document, EpisodeRow, Series
 
 POINTS_MAX: Final = 36_000
@@ -55,7 +55,7 @@ def timeline(document: Document, model: str | None, index: int, looks: dict[str,
         title={"text": f"start of window ({document['period']['zone']})"},
         type="date",
         anchor=f"y{len(rows)}",
-        range=_range(judged),
+        range=time_range([one["start"] for one in judged]),
         showspikes=True,
     )
     note = "Shaded: episodes. Dashed: yellow below, dotted: red below."
@@ -163,13 +163,6 @@ def _causes(episodes: Sequence[EpisodeRow]) -> list[Json]:
         }
         for episode in episodes
     ]
-
-
-def _range(series: Sequence[Series]) -> list[str]:
-    """From the first to the last window's start, with room for its marker."""
-    first, last = min(one["start"][0] for one in series), max(one["start"][-1] for one in series)
-    room = (text.parse(last) - text.parse(first)) * 0.02
-    return [plot_time(text.iso(text.parse(first) - room)), plot_time(text.iso(text.parse(last) + room))]
 
 
 def _threshold_lines(levels: dict[str, float], row: int) -> list[Json]:

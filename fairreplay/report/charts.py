@@ -11,6 +11,7 @@ from typing import Final
 
 from fairreplay.report.chart_believe import held_out
 from fairreplay.report.chart_causes import fixes, shares
+from fairreplay.report.chart_controls import controls
 from fairreplay.report.chart_decisions import overtakes
 from fairreplay.report.chart_parts import Chart, points, styles
 from fairreplay.report.chart_tenants import attainment, entitlement, heat
@@ -62,3 +63,5 @@ def _every(document: Document) -> Iterator[Chart | None]:
         yield heat(document, model, index)
         yield entitlement(document, model, index, looks)
         yield attainment(document, model, index, looks)
+    for index, model in models:
+        yield controls(document, model, index, looks)

@@ -24,6 +24,7 @@ from fairreplay.metrics.measure import Measured, models, of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.report import plotly_js, text
 from fairreplay.report.audit import preemption
+from fairreplay.report.controls import in_episode
 from fairreplay.report.costs import costs
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.heat import heat
@@ -34,6 +35,7 @@ from fairreplay.report.schema import (
     SCHEMA_VERSION,
     CauseCount,
     ClusterFacts,
+    ControlFacts,
     Decisions,
     Document,
     EpisodeRow,
@@ -83,13 +85,15 @@ def build(
     episode_differences: Mapping[str, Sequence[Decisions]] | None = None,
     production: str | None = None,
     cluster: Sequence[ClusterFacts] = (),
+    controls: Sequence[ControlFacts] = (),
 ) -> Document:
     """The document of a period.
 
     ``sources`` begins with the log; ``episodes`` are those of the log, ``validation`` a held-out log
     (``report.validation``), ``differences`` what the replays decided otherwise (``report.differences``), in the period
     and by episode. ``production``: the source that the verdict judges; the log if none is named. ``cluster``: what
-    replays say of pools, drafts, experts and precisions (``report.cluster``).
+    replays say of pools, drafts, experts and precisions (``report.cluster``), ``controls``: what theirs did
+    (``report.controls``).
     """
     logged = sources[0]
     judged = next((facts for facts in sources if facts.name == production), logged)
@@ -97,7 +101,8 @@ def build(
     timeline = [_series(facts, model) for model in groups for facts in sources]
     decided = episode_differences or {}
     rows = sorted(
-        (_episode(episode, timeline, decided.get(episode.id, ())) for episode in episodes), key=_gravest_first
+        (_episode(episode, timeline, decided.get(episode.id, ()), controls) for episode in episodes),
+        key=_gravest_first,
     )
     audit = preemption(sources, groups, config)
     document: Document = {
@@ -126,6 +131,8 @@ def build(
     }
     if cluster:
         document["cluster"] = list(cluster)
+    if controls:
+        document["controls"] = list(controls)
     return document
 
 
@@ -311,23 +318,34 @@ def _verdict(logged: SourceFacts, groups: Sequence[GroupVerdict]) -> Verdict:
 # --- episodes -------------------------------------------------------------------------------------------------------
 
 
-def _episode(episode: Episode, timeline: Sequence[Series], decided: Sequence[Decisions]) -> EpisodeRow:
+def _episode(
+    episode: Episode, timeline: Sequence[Series], decided: Sequence[Decisions], controls: Sequence[ControlFacts]
+) -> EpisodeRow:
     """The episode's own fields, with means and levels of its windows."""
     start, end = text.iso(episode.start), text.iso(episode.end)
     series = next(one for one in timeline if one["model"] == episode.model and one["source"] == episode.source)
     inside = range(bisect_left(series["start"], start), bisect_left(series["start"], end))
-    return episode_row(episode, {metric: [_values(series, metric)[at] for at in inside] for metric in METRICS}, decided)
+    values = {metric: [_values(series, metric)[at] for at in inside] for metric in METRICS}
+    return episode_row(episode, values, decided, controls)
 
 
-def row_of(episode: Episode, measured: Measured, decided: Sequence[Decisions] = ()) -> EpisodeRow:
+def row_of(
+    episode: Episode,
+    measured: Measured,
+    decided: Sequence[Decisions] = (),
+    controls: Sequence[ControlFacts] = (),
+) -> EpisodeRow:
     """One episode as the document holds it, from the measured tables of its source."""
     windows = of_model(measured.windows, episode.model).sort("start")
     inside = windows.filter(pl.col("start").is_between(episode.start, episode.end, closed="left"))
-    return episode_row(episode, {metric: rounded_all(inside[metric]) for metric in METRICS}, decided)
+    return episode_row(episode, {metric: rounded_all(inside[metric]) for metric in METRICS}, decided, controls)
 
 
 def episode_row(
-    episode: Episode, values: Mapping[Metric, Sequence[float | None]], decided: Sequence[Decisions] = ()
+    episode: Episode,
+    values: Mapping[Metric, Sequence[float | None]],
+    decided: Sequence[Decisions] = (),
+    controls: Sequence[ControlFacts] = (),
 ) -> EpisodeRow:
     """An episode as the document holds it; ``values`` are the metrics of its windows.
 
@@ -338,7 +356,7 @@ def episode_row(
     levels: dict[str, Level | None] = {
         metric: level(metric, low[metric], longest_run(metric, values[metric])) for metric in METRICS
     }
-    return {
+    row: EpisodeRow = {
         "id": episode.id,
         "model": episode.model,
         "source": episode.source,
@@ -366,6 +384,9 @@ def episode_row(
         "verdict": None if episode.verdict is None else plain(verdict_document(episode.verdict)),
         "differences": list(decided),
     }
+    if controls:
+        row["controls"] = in_episode(controls, episode.model, start, end)
+    return row
 
 
 def _gravest_first(row: EpisodeRow) -> tuple[int, float, str, str]:

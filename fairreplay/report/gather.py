@@ -13,6 +13,7 @@ from fairreplay.config.model import Config
 from fairreplay.metrics.measure import measure
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.report.cluster import cluster_facts
+from fairreplay.report.controls import controls_of
 from fairreplay.report.differences import of_episodes, of_period
 from fairreplay.report.document import build
 from fairreplay.report.estimates import estimate_effects
@@ -84,6 +85,7 @@ def report_document(
             for source in found
             if (tables := said.get(source.name))
         ],
+        controls=controls_of(store, found, config, options, redaction),
     )
     if config.estimation.error:
         effects = estimate_effects(store, real, options, stored, redaction)

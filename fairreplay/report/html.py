@@ -25,6 +25,7 @@ from fairreplay.report.chart_parts import CAUSES, cause_look, styles
 from fairreplay.report.charts import charts
 from fairreplay.report.schema import Document
 from fairreplay.report.versions import upgraded
+from fairreplay.report.words import amount, control_words
 
 SHAPES: Final = {"ok": "●", "yellow": "▲", "red": "◆", "emergency": "■"}
 TITLES: Final = {
@@ -110,11 +111,13 @@ def render(document: Document) -> str:
         losses=[views.losses([one for one in comparison if one["model"] == model]) for model in models],
         tenant_tables=[views.tenants(document, model) for model in models],
         heat_tables=[views.heat_tables(document, model) for model in models],
+        control_tables=[views.controls(document, model) for model in models],
         held=held,
         held_sentence=views.held_sentence(held) if held else "",
         held_rows=views.held_rows(held) if held else [],
         flooding=views.flooding(document),
         views=views,
+        control_words=control_words,
         episodes_by_id={episode["id"]: episode for episode in document["episodes"]},
         numbers={episode["id"]: number for number, episode in enumerate(document["episodes"], start=1)},
         first_episodes=document["episodes"][:EPISODES_SHOWN],
@@ -191,6 +194,7 @@ def _environment() -> Environment:
         "known": lambda value: "unknown" if value is None else text.number(value),
         "cause": lambda cause: cause.replace("_", " "),
         "quantile": lambda q: f"{q:g}",
+        "amount": lambda value: text.MISSING if value is None else amount(value),
     }
     return environment
 

@@ -38,6 +38,7 @@ from fairreplay.metrics.measure import Measured
 from fairreplay.report import schema
 from fairreplay.report.provenance import StoreFacts
 from fairreplay.report.schema import Document, Level, Metric, Redacted, Role
+from fairreplay.report.words import CONTROL_DEEDS
 from fairreplay.store.manifest import Segment
 from fairreplay.trace.pseudonyms import KEY_BYTES_MAX, KEY_BYTES_MIN, PREFIX, Pseudonyms
 from fairreplay.trace.schema import DEFAULT_TENANT
@@ -49,6 +50,7 @@ OURS: Final = frozenset(
         *(value for kind in (Level, Role, Metric, Confidence) for value in get_args(kind)),
         *(*CAUSES, LOW_DEMAND, UNEXPLAINED, "minor", "unclassified", "p50", "p90", "p99", "miss", "drop", "phases"),
         *("decode", "UTC", "tenant", "scheduled_at", "first_token_at"),
+        *(part for deed in CONTROL_DEEDS for part in deed),
     )
 )
 """Values that the page acts on: a tenant of that name does not take them away."""

@@ -509,6 +509,8 @@ class EpisodeRow(TypedDict):
     verdict: dict[str, object] | None
     """``causes.verdict.Verdict``: every counterfactual and fix with the inputs that replay it, what was assumed."""
     differences: list[Decisions]
+    controls: NotRequired[list[EpisodeControls]]
+    """Of every replay that had controls."""
 
 
 class IngestedSource(TypedDict):
@@ -728,6 +730,54 @@ class ClusterFacts(TypedDict):
     precisions: list[PrecisionRow]
 
 
+class ControlShare(TypedDict):
+    """What a control did to one tenant, or to one type."""
+
+    tenant: str | None
+    type: str | None
+    value: float
+
+
+class ControlDeed(TypedDict):
+    """One thing that a control did: ``control`` and ``what`` are those of ``store.replays.CONTROL_SCHEMA``."""
+
+    model: str | None
+    control: str
+    what: str
+    value: float
+    """Over all windows, replicas and tenants: the sum; of rates and caps the lowest. ``most`` likewise."""
+    most: float
+    """In one window, that of ``most_at``."""
+    most_at: str
+    who: list[ControlShare]
+    """Whom it was done to, most first; empty where that is nobody in particular."""
+    start: list[str]
+    """The windows in which it was done; ``values`` are those of each."""
+    values: list[float]
+
+
+class ControlFacts(TypedDict):
+    """What the controls of a replay did; no deeds: nobody was held back."""
+
+    source: str
+    window_s: float
+    """Of the config, by which controls are told; the report may be measured in others."""
+    deeds: list[ControlDeed]
+
+
+class ControlSum(TypedDict):
+    control: str
+    what: str
+    value: float
+
+
+class EpisodeControls(TypedDict):
+    """What the controls of a replay did in the windows of an episode."""
+
+    source: str
+    deeds: list[ControlSum]
+
+
 class DataQuality(TypedDict):
     sources: list[IngestedSource]
     rejects: list[Reject]
@@ -816,3 +866,5 @@ class Document(TypedDict):
     """Where one was given."""
     cluster: NotRequired[list[ClusterFacts]]
     """Where any replay has such facts."""
+    controls: NotRequired[list[ControlFacts]]
+    """Where any replay had controls."""

@@ -16,6 +16,7 @@ from fairreplay.causes.verdict import UNEXPLAINED, Recommendation
 from fairreplay.causes.words import effect_of
 from fairreplay.report import text
 from fairreplay.report.schema import Decisions, EpisodeRow
+from fairreplay.report.words import control_line
 
 NAMES_MAX: Final = 20
 
@@ -41,6 +42,9 @@ def ticket(episode: EpisodeRow) -> str:
         parts += _verdict(episode["verdict"])
     if episode["differences"]:
         parts += ["## Who would gain and who would pay", *map(_decided, episode["differences"])]
+    if episode.get("controls"):
+        said = [f"- Under {code(one['source'])}: {escaped(control_line(one['deeds']))}." for one in episode["controls"]]
+        parts.append("## What the sandbox's controls did in these windows\n\n" + "\n".join(said))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from fairreplay.report.chart_tenants import heat_maps
 from fairreplay.report.chart_ttft import common_slo
 from fairreplay.report.schema import (
     Comparison,
+    ControlDeed,
+    ControlFacts,
     Curve,
     Decisions,
     Document,
@@ -22,6 +25,7 @@ from fairreplay.report.schema import (
     TenantRow,
     Validation,
 )
+from fairreplay.report.words import LOWEST
 
 WINDOW_ROWS_MAX: Final = 240
 TENANT_ROWS: Final = 30
@@ -29,6 +33,8 @@ CURVE_QS: Final = (10, 25, 50, 75, 90, 95, 99, 99.9)
 SOURCES_WIDE: Final = 3
 """Sources side by side in a table that has many columns for each; more of them get further tables."""
 HEAT_COLUMNS: Final = 6
+DEEDS_WIDE: Final = 8
+"""Things that controls did, as columns of one table."""
 NAME_MAX: Final = 28
 CHANGES_SHOWN: Final = 8
 OVERTAKES_SHOWN: Final = 60
@@ -120,6 +126,56 @@ def _tenant(row: TenantRow, sources: Sequence[str]) -> dict[str, Any]:
         "slo": row["slo_ttft_ms"] or nothing,
         "under": {source: under.get(source) for source in sources},
     }
+
+
+def controls(document: Document, model: str | None) -> list[dict[str, Any]]:
+    """What the controls of each replay did to a model: in all, by whom it was done to, by window."""
+    return [_controls(facts, model) for facts in document.get("controls", [])]
+
+
+def _controls(facts: ControlFacts, model: str | None) -> dict[str, Any]:
+    deeds = [deed for deed in facts["deeds"] if deed["model"] == model]
+    about = [deed for deed in deeds if deed["who"]]
+    starts = sorted({start for deed in deeds for start in deed["start"]})
+    shown = starts
+    if len(starts) > WINDOW_ROWS_MAX:
+        peaks = dict.fromkeys(starts, 0.0)  # the part of a deed's own peak, of the deed that is nearest to its own
+        for deed in deeds:
+            if deed["what"] not in LOWEST:
+                for start, value in zip(deed["start"], deed["values"], strict=True):
+                    peaks[start] = max(peaks[start], value / deed["most"] if deed["most"] else 0.0)
+        shown = sorted(sorted(starts, key=lambda start: (-peaks[start], start))[:WINDOW_ROWS_MAX])
+    return {
+        "source": facts["source"],
+        "deeds": deeds,
+        "who": [(part, _done_to(part)) for part in _parts(about)],
+        "windows": len(starts),
+        "by_window": [(part, [(start, _cells(part, start)) for start in shown]) for part in _parts(deeds)],
+    }
+
+
+def _parts(deeds: Sequence[ControlDeed]) -> list[list[ControlDeed]]:
+    return [list(deeds[first : first + DEEDS_WIDE]) for first in range(0, len(deeds), DEEDS_WIDE)]
+
+
+def _done_to(deeds: Sequence[ControlDeed]) -> list[tuple[str, list[float | None]]]:
+    """Tenants and types in the order in which the deeds name them: whom most was done to first."""
+    values = {
+        (one["tenant"], one["type"], place): one["value"] for place, deed in enumerate(deeds) for one in deed["who"]
+    }
+    names = dict.fromkeys((tenant, kind) for tenant, kind, _ in values)
+    return [
+        (kind if tenant is None else tenant, [values.get((tenant, kind, place)) for place in range(len(deeds))])  # type: ignore[misc]
+        for tenant, kind in names
+    ]
+
+
+def _cells(deeds: Sequence[ControlDeed], start: str) -> list[float | None]:
+    places = [bisect_left(deed["start"], start) for deed in deeds]
+    return [
+        deed["values"][place] if place < len(deed["start"]) and deed["start"][place] == start else None
+        for deed, place in zip(deeds, places, strict=True)
+    ]
 
 
 def held_sentence(held: Validation) -> str:

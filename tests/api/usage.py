@@ -24,6 +24,8 @@ def review(log: Path, config: Path, folder: Path) -> tuple[pl.DataFrame, ...]:
     )
     episodes: pl.DataFrame = fairreplay.episodes(store, config=config)
     page: Path = fairreplay.report(folder / "report.html", store, config=config)
+    bounds: pl.DataFrame = fairreplay.capacity(store, by="bounds", config=config, scr=0.9, no_search=True)
+    assert "compute" in bounds["name"]
     answer: pl.DataFrame = fairreplay.sql("SELECT count(*) AS n FROM requests", store)
     assert page.exists()
     assert LEAVE == 5

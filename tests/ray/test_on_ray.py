@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from fairreplay.cli.app import app
 from fairreplay.config.load import parse_config
 from fairreplay.errors import ClusterError, UsageError
 from fairreplay.sandbox import on_ray
@@ -23,6 +26,7 @@ from fairreplay.sandbox.served import serve
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.store import Store, open_store
 from tests.cli.logs import digest, write_log
+from tests.report import scene
 
 SETTINGS = """
 [cluster]
@@ -90,6 +94,42 @@ def test_the_bytes_are_those_of_a_local_replay(cluster: None, store: Store, tmp_
     assert told
     assert all(arrived <= total == 3 * 180 for arrived, total in told)
     assert [arrived for arrived, _ in told] == sorted(arrived for arrived, _ in told)
+
+
+REVIEWED = (
+    scene.SETTINGS.replace("[cluster]", "[cluster]\nqueue_time_limit_ms = 8000", 1)
+    + """
+[retry]
+attempts = 1
+[policies.vtc]
+"""
+)
+
+
+def test_a_whole_review_writes_the_files_of_a_local_one(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ingest, replays under controls, counterfactuals, page, document, tickets and state, byte by byte."""
+    rows = scene.log()
+    places = {}
+    for engine in ("local", "ray"):
+        place = places[engine] = tmp_path / engine
+        place.mkdir()
+        monkeypatch.chdir(place)
+        (place / "fairreplay.toml").write_text(REVIEWED)
+        scene.write_log(place / "prod.jsonl", rows)
+        done = CliRunner().invoke(app, ["review", "prod.jsonl", "--engine", engine, "--json"], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        assert told["replayed"] == ["fcfs", "vtc"]
+    found = digest(places["ray"])
+    assert found == digest(places["local"])
+    assert any(name.startswith("fairreplay-store/replays/vtc-") for name in found)
+    assert any(name.startswith("reports/") and name.endswith(".md") for name in found)
+    document = json.loads((places["ray"] / "reports" / "report.json").read_bytes())
+    (episode,) = document["episodes"]
+    assert len(episode["verdict"]["counterfactuals"]) > 1
+    assert [facts["source"] for facts in document["controls"]] == ["fcfs", "vtc"]
 
 
 def test_a_worker_that_is_killed_in_mid_run_costs_time_only(

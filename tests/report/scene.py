@@ -65,12 +65,17 @@ def log(tenants: tuple[str, ...] = TENANTS) -> pl.DataFrame:
     )
 
 
-def stored(folder: Path, rows: pl.DataFrame, settings: Config, name: str = "prod.jsonl") -> Store:
-    """``rows`` ingested and replayed under fcfs and vtc."""
+def write_log(path: Path, rows: pl.DataFrame) -> None:
+    """``rows`` as JSON lines."""
     plain = rows.drop("source", "seq", "prefix_ids").with_columns(
         pl.col("arrived_at", "scheduled_at", "first_token_at", "finished_at").dt.strftime("%Y-%m-%dT%H:%M:%S%.6fZ")
     )
-    (folder / name).write_text(plain.write_ndjson(), encoding="utf-8")
+    path.write_text(plain.write_ndjson(), encoding="utf-8")
+
+
+def stored(folder: Path, rows: pl.DataFrame, settings: Config, name: str = "prod.jsonl") -> Store:
+    """``rows`` ingested and replayed under fcfs and vtc."""
+    write_log(folder / name, rows)
     ingest([str(folder / name)], folder / "store", IngestOptions())
     store = open_store(folder / "store")
     replay(store, settings, ["fcfs", "vtc"])

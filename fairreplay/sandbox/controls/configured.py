@@ -20,7 +20,7 @@ from fairreplay.sandbox.engine import (
     Preemption,
 )
 
-MINUTE_PS: Final = 60 * PS_PER_SECOND
+MINUTE_US: Final = 60 * 10**6
 GIGA: Final = 10**9
 MILLION: Final = 10**6
 P99: Final = 2
@@ -56,7 +56,7 @@ def controls_of(
     timed = any(state.queue_time_limit_ms or state.tenant_queue_limit for state in states)
     if not (config.retry.attempts or limits or pressure or longs or preemption or emergency or timed):
         return None
-    window_ps = window_us(config.window.size, "window.size") * PS_PER_US or MINUTE_PS
+    window_ps = control_window_us(config) * PS_PER_US
     return Controls(
         retries=config.retry.attempts,
         retry_after_ps=picoseconds_of_ms(config.retry.retry_after_ms),
@@ -70,8 +70,13 @@ def controls_of(
     )
 
 
+def control_window_us(config: Config) -> int:
+    """The windows by which controls judge and are told: a minute where the whole period is one."""
+    return window_us(config.window.size, "window.size") or MINUTE_US
+
+
 def asked_for(config: Config) -> dict[str, object]:
-    """The tables that decide what controls do, for the hash of a replay; it holds tenants and clusters anyway."""
+    """What decides what controls do and how it is told, for the hash of a replay, which holds the clusters anyway."""
     names = ("retry", "backpressure", "kv_admission", "preempt", "emergency")
     tables = {name: getattr(config, name) for name in names}
     changed = {name: table.model_dump(mode="json") for name, table in tables.items() if table != type(table)()}
@@ -79,7 +84,7 @@ def asked_for(config: Config) -> dict[str, object]:
         floors = {name: own.floor for name, own in sorted(config.types.items())}
         changed |= {"cost": config.cost.model_dump(mode="json"), "floor": config.floor.model_dump(mode="json")}
         changed |= {"floors": floors, "min_samples": config.window.min_samples.model_dump(mode="json")}
-    return {"controls": changed | {"window": config.window.size}} if changed else {}
+    return {"controls": changed | {"window": config.window.size}} if changed or config.has_controls() else {}
 
 
 def needs_targets(config: Config) -> bool:
