@@ -268,7 +268,8 @@ class _Engine:
             return TOO_LONG
         if not self._ever_fits(request):
             return NEVER_FITS
-        if reason := self.policy.refuses(request.index):
+        attempt = self.gate.attempt(request.index) if self.gate else 1
+        if reason := self.policy.refuses(request.index, attempt):
             return reason
         return QUEUE_FULL if 0 < self.settings.queue_limit <= len(self.queues) else NO_REASON
 

@@ -62,6 +62,8 @@ def control(address: int, what: int, _queue: int, ticket: int, number: int) -> i
     elif what == at.ARRIVED:
         answer = arrive(c, s, t, w, ticket, number)
         write_next(e, c, s, t)
+    elif what == at.AT_GATEWAY:
+        answer = 1 if t[ticket * has.TICKET + has.ATTEMPT] <= number else 0
     elif what == at.TURNED_AWAY:
         refuse(c, s, t, ticket, number, now_ps)
         write_next(e, c, s, t)
