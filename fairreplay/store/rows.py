@@ -27,6 +27,12 @@ _ARROW: Final = pa.schema(
         )
     ]
 )
+_FEW: Final = ("status", "source")
+"""Columns of a handful of values: handed over as these and where they stand, which spares looking each up. The bytes
+that are written are the same."""
+_WRITTEN: Final = pa.schema(
+    [(field.name, pa.dictionary(pa.int32(), field.type) if field.name in _FEW else field.type) for field in _ARROW]
+)
 _COUNTS: Final = [name for name, dtype in SCHEMA.items() if dtype.is_integer() or name in TIME_COLUMNS]
 _WRITING: Final[dict[str, Any]] = {
     # Differences of counts and times pack tighter and faster than zstd packs the numbers themselves.
@@ -54,7 +60,7 @@ class RowGroups:
     """Frames of any height into a file with row groups of ``group_rows``, lower where names are very long."""
 
     def __init__(self, path: Path, group_rows: int = ROW_GROUP_ROWS) -> None:
-        self._writer = pq.ParquetWriter(path, _ARROW, **_WRITING)
+        self._writer = pq.ParquetWriter(path, _WRITTEN, **_WRITING)
         self._group_rows = group_rows
         # Compressing a row group takes as long as reading one, so both go on at once.
         self._thread = ThreadPoolExecutor(1, "row-groups")
@@ -112,8 +118,22 @@ class RowGroups:
             self._under_way = None
 
     def _compress(self, group: pl.DataFrame) -> None:
-        table = group.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).cast(_ARROW).combine_chunks()
+        table = pa.Table.from_arrays([_array(column.rechunk()) for column in group], schema=_WRITTEN)
         self._writer.write_table(table, row_group_size=self._group_rows)
+
+
+def _array(column: pl.Series) -> Any:
+    """As it is handed to the writer; of types that need no casting, whose module takes long to import."""
+    rows, kind = column.len(), _ARROW.field(column.name).type
+    if column.null_count() == rows:
+        return pa.nulls(rows, kind)
+    if column.name not in _FEW:
+        return column.to_arrow(compat_level=pl.CompatLevel.oldest())
+    values = column[:1] if (column == column[0]).all() else column.unique(maintain_order=True)
+    places = np.zeros(rows, np.int32)
+    if values.len() > 1:
+        places = column.replace_strict(values, pl.int_range(values.len(), dtype=pl.Int32, eager=True)).to_numpy()
+    return pa.DictionaryArray.from_arrays(pa.array(places), pa.array(values.to_list(), kind))
 
 
 def _text_bytes(frame: pl.DataFrame) -> int:

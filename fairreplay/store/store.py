@@ -95,6 +95,7 @@ class Store:
         self.manifest = manifest
         self._tag = tag
         self._verified: set[str] = set()
+        self._counted: dict[tuple[str, str], dict[str, int]] = {}
 
     @property
     def place(self) -> Place:
@@ -243,8 +244,10 @@ class Store:
             if segment.source in sources:
                 path = self.segment_path(segment.source)
                 self._verify(segment)
-                found = _collect(_scan(path).group_by(column).len(), path)
-                counts.update(dict(zip(found[column], found["len"], strict=True)))
+                if (segment.source, column) not in self._counted:
+                    found = _collect(_scan(path).group_by(column).len(), path)
+                    self._counted[segment.source, column] = dict(zip(found[column], found["len"], strict=True))
+                counts.update(self._counted[segment.source, column])
         return dict(sorted(counts.items()))
 
     def _read_segment(

@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
-from fairreplay.trace.containers import LINE_BYTES_MAX, OVERLONG_SHOWN_BYTES, Overlong
+from fairreplay.machine_code import compiled, is_at_hand
+from fairreplay.trace.arrow import handed_over
+from fairreplay.trace.containers import LINE_BYTES_MAX, OVERLONG_SHOWN_BYTES, Overlong, json_reads
 from fairreplay.trace.fields import (
     After,
     Columns,
@@ -33,6 +35,7 @@ from fairreplay.trace.fields import (
     Tokens,
     Wall,
 )
+from fairreplay.trace.flat_lines import READ_LINES, FlatKey, FlatLines, Kind
 from fairreplay.trace.vector import FINEST, UNIT_DIGITS, DeclinedError
 
 BLOCK_BYTES: Final = 1 << 24
@@ -43,6 +46,10 @@ _OPENINGS_MAX: Final = 64
 """Arrow's reader recurses into nested values; a line of more brackets is for the strict path."""
 _BOM: Final = b"\xef\xbb\xbf"
 
+LOADED_FROM_BYTES: Final = 1 << 26
+"""Of a log as long as this, compiled code saves more time than it takes to load."""
+COMPILED_FROM_BYTES: Final = 1 << 28
+"""And of one as long as this, than it takes to compile, which is done once."""
 _MISSES_MAX: Final = 3
 _PLAIN: Final = {pa.int64(): pl.Int64(), pa.string(): pl.String(), pa.list_(pa.uint64()): pl.List(pl.UInt64)}
 _OTHERS: Final = {
@@ -93,15 +100,24 @@ def halves(block: bytes) -> tuple[bytes, bytes] | None:
 class JsonTables:
     """JSON lines as tables: the declared columns by name and type, and whatever other keys there are."""
 
-    def __init__(self, columns: Columns, sample: Sample) -> None:
-        """Raises DeclinedError where one key would have to be of two types."""
+    def __init__(self, columns: Columns, sample: Sample, log_bytes: int = 0, *, odd_as_nulls: bool = False) -> None:
+        """``log_bytes``: at least so many will come. ``odd_as_nulls``: a line may be a row of nulls in the table where
+        it is exactly one record, but not plainly one of the declared columns.
+
+        Raises DeclinedError where one key would have to be of two types.
+        """
         self._types = _json_types(columns, sample)
         self._seen = {name for name in self._types if name in sample.columns}
+        self._order = {name: place for place, name in enumerate(sample.columns)}
         """Declared columns that the log has so far; each costs time in every row."""
         self._others: dict[str, pl.DataType] = {}
         """Keys that are not declared and hold single values."""
         self._wide = False
         self._misses = 0
+        self._bytes = log_bytes
+        self._odd_as_nulls = odd_as_nulls
+        self._flat: tuple[dict[str, FlatKey], FlatLines] | None = None
+        self._flat_misses = 0
         self._lock = Lock()
 
     def table(self, block: bytes) -> tuple[pl.DataFrame, set[str]]:
@@ -110,10 +126,42 @@ class JsonTables:
         Raises:
             DeclinedError: not exactly one object a line, or a value of another type.
         """
+        with self._lock:
+            frame = self._compiled(block)
+        if frame is not None:
+            return frame, set()
         census = _Census.of(block)
         with self._lock:
             frame = self._plain(block, census)
             return (frame, set()) if frame is not None else self._inferred(block, census.rows)
+
+    def _compiled(self, block: bytes) -> pl.DataFrame | None:
+        """By compiled code, if the log is long and all but a few lines are flat objects of the keys seen so far."""
+        self._bytes += len(block)
+        flat = self._flat_lines() if self._flat_misses <= _MISSES_MAX else None
+        if flat is None or block.startswith(_BOM) or not _is_text(block):
+            return None
+        self._flat_misses += 1
+        found = flat.table(block, LINE_BYTES_MAX)
+        if found is None:
+            return None
+        frame, odd = found
+        if odd and not (self._odd_as_nulls and all(len(list(json_reads(line, None))) == 1 for line in odd)):
+            return None
+        self._flat_misses = 0
+        return frame.select(sorted(self._seen))
+
+    def _flat_lines(self) -> FlatLines | None:
+        if self._bytes < LOADED_FROM_BYTES or (self._bytes < COMPILED_FROM_BYTES and not is_at_hand(READ_LINES)):
+            return None
+        names = sorted({*self._seen, *self._others}, key=lambda name: (self._order.get(name, len(self._order)), name))
+        keys = {name: _flat_key(self._types[name][0]) if name in self._seen else FlatKey(Kind.OTHER) for name in names}
+        if self._flat is None or self._flat[0] != keys:
+            read = compiled(READ_LINES) if FlatLines.takes(keys) else None
+            if read is None:
+                return None
+            self._flat = keys, FlatLines(keys, read)
+        return self._flat[1]
 
     def _inferred(self, block: bytes, rows: int) -> tuple[pl.DataFrame, set[str]]:
         """By Arrow, which reads numbers of any length as they are written and finds the other keys."""
@@ -172,6 +220,14 @@ class JsonTables:
             pajson.ReadOptions(block_size=_PARSED_BYTES),
             pajson.ParseOptions(explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="infer"),
         )
+
+
+def _flat_key(kind: pa.DataType) -> FlatKey:
+    """For the types that ``_json_type`` gives."""
+    if pa.types.is_decimal128(kind):
+        return FlatKey(Kind.WHOLE, kind.scale)
+    kinds = {pa.int64(): Kind.WHOLE, pa.string(): Kind.NAME, pa.float64(): Kind.REAL, pa.list_(pa.uint64()): Kind.IDS}
+    return FlatKey(kinds[kind])
 
 
 def _all_accounted(census: _Census, frame: pl.DataFrame) -> bool:
@@ -375,7 +431,7 @@ def _series(column: Any) -> pl.Series:
     if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
         # References to the dictionary's texts, however long these are.
         return _series(column.dictionary).gather(pl.Series(column.indices))
-    return pl.Series(_array(column))
+    return handed_over(pa.table([_array(column)], [""])).to_series()
 
 
 def _array(column: Any) -> Any:

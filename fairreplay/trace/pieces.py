@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import polars as pl
+import pyarrow as pa
 
 from fairreplay.trace.blocks import CsvTables, JsonTables, frame_of, halves, used_columns, whole_lines
 from fairreplay.trace.containers import (
@@ -33,6 +33,25 @@ PARQUET_ROWS: Final = 1 << 17
 PARQUET_BYTES: Final = 1 << 26
 """A batch of Parquet is at most so many rows, and about so many bytes."""
 _SMALL_ROWS: Final = 1 << 12
+_GROUP_ROWS_MAX: Final = 1 << 20
+"""A row group of up to so many rows is read at once; it is still taken a batch at a time."""
+_PLAIN: Final[dict[pa.DataType, pl.DataType]] = {
+    pa.int32(): pl.Int32(),
+    pa.int64(): pl.Int64(),
+    pa.uint32(): pl.UInt32(),
+    pa.uint64(): pl.UInt64(),
+    pa.float32(): pl.Float32(),
+    pa.float64(): pl.Float64(),
+    pa.string(): pl.String(),
+    pa.large_string(): pl.String(),
+    pa.string_view(): pl.String(),
+    pa.timestamp("ms", "UTC"): pl.Datetime("ms", "UTC"),
+    pa.timestamp("us", "UTC"): pl.Datetime("us", "UTC"),
+    pa.timestamp("ns", "UTC"): pl.Datetime("ns", "UTC"),
+    pa.timestamp("ms"): pl.Datetime("ms"),
+    pa.timestamp("us"): pl.Datetime("us"),
+}
+"""Without instants of nanoseconds that have no zone: an old type of Parquet's (INT96) is one to Arrow, too."""
 
 
 class Piece(Protocol):
@@ -48,8 +67,10 @@ class Piece(Protocol):
         """The records, or those at ``positions`` (ascending) of a piece that has a table."""
 
 
-def pieces(path: Path, content: Content, log_format: Format, columns: Columns) -> Iterator[Piece]:
-    """All records of the source, in order.
+def pieces(
+    path: Path, content: Content, log_format: Format, columns: Columns, *, odd_as_nulls: bool = False
+) -> Iterator[Piece]:
+    """All records of the source, in order; ``odd_as_nulls`` as of ``JsonTables``.
 
     Raises:
         DeclinedError: at once, where no piece of this source can have a table.
@@ -61,7 +82,9 @@ def pieces(path: Path, content: Content, log_format: Format, columns: Columns) -
             raise DeclinedError
         return _parquet_pieces(path, used)
     if container == "jsonl":
-        return _json_pieces(path, log_format, JsonTables(columns, content.sample))
+        log_bytes = path.stat().st_size
+        tables = JsonTables(columns, content.sample, log_bytes, odd_as_nulls=odd_as_nulls)
+        return _json_pieces(path, log_format, tables)
     if container == "csv":
         header = list(content.sample.columns)
         return _csv_pieces(path, log_format, CsvTables(columns, header, log_format.delimiter), header)
@@ -241,27 +264,29 @@ def _batches(path: Path, group: int, rows: int) -> Iterator[Any]:
 
 
 class _ParquetRows:
-    def __init__(self, batch: Any, whole: _Whole, index: int, start: int) -> None:
-        self._batch = batch
+    """``content``: the columns that are looked at, as read by Polars or a batch of Arrow's."""
+
+    def __init__(self, content: Any, whole: _Whole, index: int, start: int) -> None:
+        self._content = content
         self._whole = whole
         self._index = index
         self._start = start
 
     def table(self) -> tuple[pl.DataFrame, set[str]]:
-        return frame_of(self._batch), set()
+        return self._content if isinstance(self._content, pl.DataFrame) else frame_of(self._content), set()
 
     def halves(self) -> Sequence[Piece]:
-        rows = self._batch.num_rows
+        rows = len(self._content)
         if rows <= _SMALL_ROWS:
             return ()
         half = rows // 2
         return (
-            _ParquetRows(self._batch.slice(0, half), self._whole, self._index, self._start),
-            _ParquetRows(self._batch.slice(half), self._whole, self._index, self._start + half),
+            _ParquetRows(self._content.slice(0, half), self._whole, self._index, self._start),
+            _ParquetRows(self._content.slice(half), self._whole, self._index, self._start + half),
         )
 
     def reads(self, positions: Sequence[int] | None = None) -> Iterator[Read]:
-        batch = self._whole.batch(self._index).slice(self._start, self._batch.num_rows)
+        batch = self._whole.batch(self._index).slice(self._start, len(self._content))
         if positions is None:
             for start in range(0, batch.num_rows, _SMALL_ROWS):
                 yield from parquet_reads(batch.slice(start, _SMALL_ROWS))
@@ -272,17 +297,54 @@ class _ParquetRows:
 
 def _parquet_pieces(path: Path, used: list[str]) -> Iterator[Piece]:
     with parquet_file(path) as file:
-        yield from itertools.chain.from_iterable(
-            _group_pieces(path, file, group, used) for group in range(file.num_row_groups)
-        )
+        columns, start = _PolarsColumns(path, file, used), 0
+        for group in range(file.num_row_groups):
+            yield from _group_pieces(path, file, group, used, columns.rows(group, start))
+            start += file.metadata.row_group(group).num_rows
 
 
-def _group_pieces(path: Path, file: Any, group: int, used: list[str]) -> Iterator[Piece]:
+def _group_pieces(path: Path, file: Any, group: int, used: list[str], frame: pl.DataFrame | None) -> Iterator[Piece]:
+    """``frame``: the row group, where it is read already."""
     metadata = file.metadata.row_group(group)
     if not metadata.num_rows:
         return
     row_bytes = max(1, metadata.total_byte_size // metadata.num_rows)
     rows = max(1, min(PARQUET_ROWS, PARQUET_BYTES // row_bytes))
     whole = _Whole(path, group, rows)
-    for index, batch in enumerate(file.iter_batches(batch_size=rows, row_groups=[group], columns=used)):
-        yield _ParquetRows(batch, whole, index, 0)
+    contents = (
+        frame.iter_slices(rows)
+        if frame is not None
+        else file.iter_batches(batch_size=rows, row_groups=[group], columns=used)
+    )
+    for index, content in enumerate(contents):
+        yield _ParquetRows(content, whole, index, 0)
+
+
+class _PolarsColumns:
+    """Row groups by Polars, which reads plain columns in half the time that Arrow takes to read and hand them over.
+
+    Only what both take for the same: numbers, texts and instants, in groups that fit into memory.
+    """
+
+    def __init__(self, path: Path, file: Any, used: list[str]) -> None:
+        self._metadata = file.metadata
+        self._scan: pl.LazyFrame | None = None
+        schema = file.metadata.schema.to_arrow_schema()
+        kinds = {name: _PLAIN.get(schema.field(name).type) for name in used}
+        self._schema = {name: kind for name, kind in kinds.items() if kind is not None}
+        if len(self._schema) < len(used) or any(name.startswith("^") for name in used):  # "^...$" is a pattern
+            return
+        self._scan = pl.scan_parquet(path, glob=False, hive_partitioning=False).select(used)
+
+    def rows(self, group: int, start: int) -> pl.DataFrame | None:
+        """The group whose first row is the file's row ``start``; None where that is for Arrow."""
+        metadata = self._metadata.row_group(group)
+        rows = metadata.num_rows
+        if self._scan is None or not rows or rows > _GROUP_ROWS_MAX or metadata.total_byte_size > PARQUET_BYTES:
+            return None
+        try:
+            frame = self._scan.slice(start, rows).collect()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+            self._scan = None  # Arrow says what is wrong with the file
+            return None
+        return frame if frame.height == rows and frame.schema == self._schema else None

@@ -168,7 +168,10 @@ class SourceReader:
             UsageError: a field or key that was asked for is in no record.
         """
         if self._vector is not None:
-            for piece in tabled(pieces(self.path, self._content, self.format, self._read_columns)):
+            # A row without an arrival is odd; what a format prepares must not see one that is none.
+            odd_as_nulls = self._by_columns is None
+            found = pieces(self.path, self._content, self.format, self._read_columns, odd_as_nulls=odd_as_nulls)
+            for piece in tabled(found):
                 yield from self._either(piece, self._vector)
         elif self.format.whole is not None:
             yield self._block(*self._judged(enumerate(self._reads())))

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from fairreplay.errors import BadInputError
 from fairreplay.trace import blocks as blocks_module
 from fairreplay.trace import containers as containers_module
+from fairreplay.trace import flat_lines as flat_lines_module
 from fairreplay.trace import pieces as pieces_module
 from fairreplay.trace import read as read_module
 from fairreplay.trace.containers import LINE_BYTES_MAX
@@ -61,10 +62,25 @@ def tried(path: Path, reading: Reading, wanted: str = "auto") -> SourceRead | st
         return str(error)
 
 
+def as_a_long_log(path: Path, reading: Reading, wanted: str = "auto") -> SourceRead | str:
+    """With what is compiled for long logs, as plain Python; every other line may be odd."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks_module, "LOADED_FROM_BYTES", 0)
+        patch.setattr(blocks_module, "COMPILED_FROM_BYTES", 0)
+        patch.setattr(blocks_module, "compiled", lambda routine: routine.python())
+        patch.setattr(flat_lines_module, "ODD_SHARE", 2)
+        return tried(path, reading, wanted)
+
+
 def check(path: Path, reading: Reading | None = None, wanted: str = "auto") -> SourceRead | str:
-    """Both ways give the same rows, rejects and facts, or the same refusal."""
+    """All ways give the same rows, rejects and facts, or the same refusal."""
     reading = reading or Reading()
-    strict, fast = strictly(path, reading, wanted), tried(path, reading, wanted)
+    strict = strictly(path, reading, wanted)
+    check_same(as_a_long_log(path, reading, wanted), strict)
+    return check_same(tried(path, reading, wanted), strict)
+
+
+def check_same(fast: SourceRead | str, strict: SourceRead | str) -> SourceRead | str:
     if isinstance(strict, str) or isinstance(fast, str):
         assert strict == fast
         return strict

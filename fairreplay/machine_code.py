@@ -1,0 +1,214 @@
+"""Functions on plain memory as machine code: compiled by Numba once, in a process of its own, and kept in a file.
+
+Whoever calls one later loads that file with llvmlite; Numba, whose import takes longer than many a command, is not
+needed for it. Such a function takes pointers and int64, returns an int64, raises nothing and makes no array:
+``python -m fairreplay.machine_code MODULE FUNCTION SIGNATURE FILE`` compiles it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+ENTRY: Final = "fairreplay_routine"
+BYTES: Final = "b"
+"""In a signature: a pointer to uint8."""
+INTS: Final = "i"
+"""A pointer to int64."""
+NUMBER: Final = "n"
+"""An int64."""
+_WRAPPER: Final = """
+define i64 @{entry}({taken}) {{
+  %result = alloca i64
+  %trouble = alloca ptr
+  %status = call i32 @"{function}"(ptr %result, ptr %trouble, {taken})
+  %value = load i64, ptr %result
+  ret i64 %value
+}}
+"""
+"""Numba's functions return a status beside the result; these raise no errors, so it says nothing."""
+
+
+@dataclass(frozen=True)
+class Routine:
+    """``function`` of ``module``, by the kinds of its arguments (``BYTES``, ``INTS``, ``NUMBER``)."""
+
+    module: str
+    function: str
+    signature: str
+
+    def python(self) -> Callable[..., int]:
+        """As it is written, for arrays in place of pointers."""
+        function: Callable[..., int] = getattr(importlib.import_module(self.module), self.function)
+        return function
+
+
+def is_switched_off() -> bool:
+    """NUMBA_DISABLE_JIT: a debugger's run."""
+    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+
+
+def is_at_hand(routine: Routine) -> bool:
+    """It was compiled before."""
+    path = _kept(routine)
+    return path is not None and path.is_file()
+
+
+@lru_cache(maxsize=16)
+def compiled(routine: Routine) -> Callable[..., int] | None:
+    """It as machine code, compiled first if need be; None where that cannot be had. Takes addresses and numbers; other
+    threads run meanwhile."""
+    path = None if is_switched_off() else _kept(routine)
+    if path is None or not (path.is_file() or _compile(routine, path)):
+        return None
+    kinds = [ctypes.c_int64 if kind == NUMBER else ctypes.c_void_p for kind in routine.signature]
+    function: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(_load(path.read_bytes()))
+    return function
+
+
+# ---- where it is kept ----
+
+
+def _kept(routine: Routine) -> Path | None:
+    folder = _folder()
+    return None if folder is None else folder / _file_name(routine)
+
+
+@lru_cache(maxsize=1)
+def _folder() -> Path | None:
+    """``NUMBA_CACHE_DIR``, else beside the sources, else among the user's caches; None if none can be written."""
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    for folder in [Path(named)] if named else [Path(__file__).parent / "__pycache__", *_users_caches()]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return None
+
+
+def _users_caches() -> list[Path]:
+    try:
+        return [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fairreplay"]
+    except RuntimeError:  # a user without a home, as containers have them
+        return []
+
+
+@lru_cache(maxsize=16)
+def _file_name(routine: Routine) -> str:
+    """Source, compiler and processor are part of the name: what was compiled from others is never loaded."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    machine = f"{llvmlite.__version__} {llvm.get_process_triple()} {_processor()}"
+    spec = importlib.util.find_spec(routine.module)
+    origin = spec.origin if spec is not None else None
+    assert origin is not None, "a module of ours is a file"
+    text = hashlib.blake2b(Path(origin).read_bytes() + Path(__file__).read_bytes(), digest_size=8)
+    text.update(f"{machine} {routine.signature}".encode())
+    return f"fairreplay-{routine.function}-{text.hexdigest()}.o"
+
+
+# ---- loading ----
+
+_ENGINES: Final[list[Any]] = []
+"""What machine code lives in, as long as the process."""
+
+
+def _load(code: bytes) -> int:
+    import llvmlite.binding as llvm
+
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _ENGINES.append(engine)
+    return int(engine.get_function_address(ENTRY))
+
+
+def _processor() -> str:
+    import llvmlite.binding as llvm
+
+    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+def _target_machine() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    features = llvm.get_host_cpu_features().flatten()
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
+    )
+
+
+# ---- compiling ----
+
+
+def _compile(routine: Routine, path: Path) -> bool:
+    """Whether it is there now. Two processes may do it at once; the file is always a whole one."""
+    path_there = os.pathsep.join(item for item in sys.path if item)
+    environment = os.environ | {"PYTHONPATH": path_there, "NUMBA_DISABLE_JIT": "0", "NUMBA_OPT": "0"}
+    with tempfile.TemporaryDirectory(prefix="fairreplay-", dir=path.parent) as scratch:
+        target = Path(scratch) / path.name
+        arguments = [routine.module, routine.function, routine.signature, str(target)]
+        command = [sys.executable, "-m", "fairreplay.machine_code", *arguments]
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode != 0 or not target.is_file():
+            return False
+        target.replace(path)
+    return True
+
+
+def build(routine: Routine) -> bytes:
+    """Its object file.
+
+    Raises:
+        RuntimeError: it calls something that would not be there when it is loaded.
+    """
+    import llvmlite.binding as llvm
+    import numba
+
+    types = {
+        BYTES: (numba.types.CPointer(numba.types.uint8), "ptr"),
+        INTS: (numba.types.CPointer(numba.types.int64), "ptr"),
+        NUMBER: (numba.types.int64, "i64"),
+    }
+    signature = tuple(types[kind][0] for kind in routine.signature)
+    function: Any = numba.njit(
+        nogil=True, error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(routine.python())
+    function.compile(signature)
+    inner = function.overloads[signature].fndesc.llvm_func_name
+    taken = ", ".join(f"{types[kind][1]} %a{place}" for place, kind in enumerate(routine.signature))
+    wrapper = _WRAPPER.format(entry=ENTRY, function=inner, taken=taken)
+    code = llvm.parse_assembly(function.inspect_llvm(signature) + wrapper)
+    code.verify()
+    for each in code.functions:
+        if not each.is_declaration and each.name != ENTRY:
+            each.linkage = llvm.Linkage.internal
+    machine = _target_machine()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    llvm.create_pass_builder(machine, options).getModulePassManager().run(
+        code, llvm.create_pass_builder(machine, options)
+    )
+    strange = {each.name for each in code.functions if each.is_declaration and not each.name.startswith("llvm.")}
+    if strange:
+        raise RuntimeError(f"{routine.function} calls {', '.join(sorted(strange))}")
+    return bytes(machine.emit_object(code))
+
+
+if __name__ == "__main__":
+    Path(sys.argv[4]).write_bytes(build(Routine(*sys.argv[1:4])))
