@@ -116,8 +116,9 @@ def _file_name(routine: Routine) -> str:
     origin = spec.origin if spec is not None else None
     assert origin is not None, "a module of ours is a file"
     text = hashlib.blake2b(Path(origin).read_bytes() + Path(__file__).read_bytes(), digest_size=8)
-    text.update(f"{machine} {routine.signature}".encode())
-    return f"fairreplay-{routine.function}-{text.hexdigest()}.o"
+    text.update(routine.signature.encode())
+    on = hashlib.blake2b(machine.encode(), digest_size=6).hexdigest()
+    return f"fairreplay-{routine.function}-{on}-{text.hexdigest()}.o"
 
 
 # ---- loading ----
@@ -169,6 +170,9 @@ def _compile(routine: Routine, path: Path) -> bool:
         if done.returncode != 0 or not target.is_file():
             return False
         target.replace(path)
+    for old in path.parent.glob(path.name[: -len("0123456789abcdef.o")] + "*.o"):
+        if old != path:
+            old.unlink(missing_ok=True)
     return True
 
 

@@ -6,6 +6,7 @@ is declined unless every line of it is exactly one row of the table.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from threading import Lock
@@ -70,7 +71,7 @@ _Types = tuple[pa.DataType, ...]
 
 def whole_lines(stream: BinaryIO, start: bytes = b"") -> Iterator[bytes | Overlong]:
     """The stream (after ``start``) in blocks of whole lines; of a line beyond the cap the beginning only."""
-    while content := start + stream.read(BLOCK_BYTES - len(start)):
+    while content := start + stream.read(_to_a_line_end(stream, BLOCK_BYTES - len(start))):
         start = b""
         begun = len(content) - content.rfind(b"\n") - 1
         more = stream.readline(LINE_BYTES_MAX + 2) if begun else b""
@@ -82,6 +83,17 @@ def whole_lines(stream: BinaryIO, start: bytes = b"") -> Iterator[bytes | Overlo
         yield Overlong((content[-begun:][:OVERLONG_SHOWN_BYTES] + more)[:OVERLONG_SHOWN_BYTES])
         while more and not more.endswith(b"\n"):
             more = stream.readline(1 << 16)
+
+
+def _to_a_line_end(stream: BinaryIO, size: int) -> int:
+    """``size`` and what follows of its last line, where that can be seen: so a block need not be put together."""
+    if not stream.seekable():
+        return size
+    here = stream.tell()
+    stream.seek(size, io.SEEK_CUR)
+    more = len(stream.readline(LINE_BYTES_MAX))
+    stream.seek(here)
+    return size + more if more < LINE_BYTES_MAX else size
 
 
 def halves(block: bytes) -> tuple[bytes, bytes] | None:

@@ -218,7 +218,7 @@ class _Judgement:
         found = {name: self._text(name) for name in ("tenant", "type", "model", "session_id", "status")}
         found |= {name: self._count(name) for name in (*_UINT_COLUMNS, "priority")}
         found["weight"] = self._real("weight")
-        strange = pl.Series([False], dtype=pl.Boolean).new_from_index(0, self._block.height)
+        strange = _all(self._block.height, value=False)
         for series in self._odd:
             strange = strange | series
         return {name: series for name, series in found.items() if series is not None}, strange.arg_true().to_list()
@@ -375,11 +375,13 @@ class _Judgement:
         return chosen
 
     def _said(self, place: Field) -> pl.Series:
-        """Where a column of times says anything at all."""
+        """Where a column of times says anything at all; mostly everywhere."""
         if isinstance(place, Wall):
-            return self._read_wall(place).ticks.is_not_null()
-        assert isinstance(place, Epoch | Relative | After)
-        return self._read(place.column, UNIT_DIGITS[place.unit]).values.is_not_null()
+            values = self._read_wall(place).ticks
+        else:
+            assert isinstance(place, Epoch | Relative | After)
+            values = self._read(place.column, UNIT_DIGITS[place.unit]).values
+        return values.is_not_null() if values.null_count() else _all(self._block.height, value=True)
 
     def _instant(self, place: Field, lane: int, counts: pl.Series, *, arrival: bool) -> pl.Series:
         if isinstance(place, Wall):
@@ -390,7 +392,10 @@ class _Judgement:
         zero = _each(lambda number: number == 0, numbers.values)
         ticks = self._scaled(numbers.values, numbers.digits + below, lane)
         if isinstance(place, Epoch):
-            sizes = _each(lambda number: number.abs(), _null_where(numbers.values, zero | ~counts))
+            sizes = _null_where(numbers.values, zero | ~counts)
+            found = _range(sizes)
+            if found is not None and found[0] < 0:
+                sizes = _each(lambda number: number.abs(), sizes)
             self._sizes.append((place.column, sizes, numbers.digits))
             return _null_where(ticks, zero)
         t0 = int(EXACT.scaleb(Decimal(self._reading.t0_us), lane - 6))
@@ -471,7 +476,7 @@ class _Judgement:
         """Defaults, the rules that look at several columns, and which rows are odd by them."""
         reading = self._reading
         type_ = pl.col("type").fill_null(reading.type_ or DEFAULT_TYPE)
-        if frame["type"].is_in(list(TYPE_ALIASES)).any() or reading.type_ in TYPE_ALIASES:
+        if reading.type_ in TYPE_ALIASES or any((frame["type"] == alias).any() for alias in TYPE_ALIASES):
             type_ = type_.replace(TYPE_ALIASES)
         frame = frame.with_columns(
             status=pl.col("status").fill_null("ok"),
@@ -675,6 +680,10 @@ def _moved(ticks: pl.Series, lane: int, zone: tzinfo) -> pl.Series:
 
 def _moved_s(wall_s: int, zone: tzinfo) -> int:
     return int(parse_ticks(Ticks(wall_s, "s", zoned=False), zone)[0]) // 1_000_000
+
+
+def _all(rows: int, *, value: bool) -> pl.Series:
+    return pl.Series([value], dtype=pl.Boolean).new_from_index(0, rows)
 
 
 def _range(values: pl.Series) -> tuple[int, int] | None:
