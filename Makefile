@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start hundreds of processes, each of which would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint unit bench example evaluation plotly clean debian
 

@@ -55,7 +55,7 @@ VALUES = {
     **dict.fromkeys(
         ("jobs", "min_samples", "seed", "incidents", "simulations", "tenants", "rate", "sandbox_error"), "N"
     ),
-    "max_reject_rate": "PART",
+    **dict.fromkeys(("max_reject_rate", "estimation_error"), "PART"),
     **dict.fromkeys(("scr", "load"), "X"),
     "at": "HH:MM",
     "day": "DAY",

@@ -49,13 +49,12 @@ def calibrate(
     """
     from fairreplay.config.load import DEFAULT_NAME, load_config, parse_config
     from fairreplay.planning.calibrate import calibrate as fit
-    from fairreplay.planning.config_file import edited, write_atomically
+    from fairreplay.planning.config_file import check_folder, edited, moved, write_atomically
     from fairreplay.store.store import open_store
 
     if batching not in (None, "auto"):
         raise UsageError(f'--batching {batching!r}: only "auto"; a fixed batching is set in the config')
-    if not output.parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {output.parent}")
+    check_folder(output)
     begin, end = period(since, until)
     settings = load_config(config)
     path = config if config is not None else Path(DEFAULT_NAME)
@@ -70,7 +69,7 @@ def calibrate(
             simulations=simulations,
             on_simulation=on_simulation,
         )
-    text = edited(given, fitted.model, fitted.values)
+    text = moved(edited(given, fitted.model, fitted.values), path.parent, output.parent)
     parse_config(text, str(output))  # what is written can be read
     write_atomically(output, text)
     if json:

@@ -13,7 +13,8 @@ DASHBOARD: Final = "dashboard.json"
 RULES: Final = "rules.yml"
 
 _CHOSEN: Final = 'model=~"$model",policy=~"$policy"'
-_LOGGED: Final = 'policy="logged"'
+_PRODUCTION: Final = f"{PREFIX}production == 1"
+"""What the verdict of a report judges too: the log, or the baseline replay of one that holds arrivals only."""
 _UNITS: Final = {"ratio": "none", "seconds": "s", "": "short"}
 
 _Panel = tuple[str, str, str, str]
@@ -134,10 +135,11 @@ def _choice(label: str) -> dict[str, Any]:
 
 
 def rules() -> bytes:
-    """A Prometheus rules file: levels, channels and emergency modes of the log's last judged window."""
+    """A Prometheus rules file: levels, channels and emergency modes of production's last judged window."""
     lines = [
         "# Alert levels of FairReplay, for the metrics of `fairreplay export prometheus`. The label `channel` is for",
-        "# Alertmanager's routes. Each looks at the last judged window of what production did.",
+        "# Alertmanager's routes. Each looks at the last judged window of what production did (where the log holds",
+        "# arrivals only, of the baseline replay that stands for it).",
         "groups:",
         "  - name: fairreplay",
         "    rules:",
@@ -156,7 +158,7 @@ def rules() -> bytes:
         mode = MODES[metric]
         lines += _rule(
             f"FairReplay{metric.capitalize()}Emergency",
-            f'{PREFIX}emergency_mode_active{{{_LOGGED},metric="{metric}"}} == 1',
+            f'{PREFIX}emergency_mode_active{{metric="{metric}"}} == 1 and ignoring (metric, mode) {_PRODUCTION}',
             {"severity": "emergency", "channel": CHANNELS[metric]["red"], "metric": metric},
             f"{metric.upper()} calls for the mode {mode}",
             f"{metric.upper()} of model {{{{ $labels.model }}}} was below {THRESHOLDS[metric]['emergency']:g} in "
@@ -167,15 +169,15 @@ def rules() -> bytes:
 
 def _level_query(metric: Metric, level: str) -> str:
     """One level at a time: yellow ends where red begins. JFI is yellow too where one tenant is starved."""
-    value = f"{PREFIX}{metric}_latest_ratio{{{_LOGGED}}}"
+    value = f"{PREFIX}{metric}_latest_ratio"
     limits = THRESHOLDS[metric]
     if level == "red":
-        return f"{value} < {limits['red']:g}"
+        return f"{value} < {limits['red']:g} and {_PRODUCTION}"
     yellow = f"({value} < {limits['yellow']:g}) >= {limits['red']:g}"
     if metric != "jfi":
-        return yellow
-    starved = f"{PREFIX}least_attainment_latest_ratio{{{_LOGGED}}} < {STARVED_X:g}"
-    return f"({yellow}) or ({starved} unless {value} < {limits['yellow']:g})"
+        return f"{yellow} and {_PRODUCTION}"
+    starved = f"{PREFIX}least_attainment_latest_ratio < {STARVED_X:g}"
+    return f"(({yellow}) or ({starved} unless {value} < {limits['yellow']:g})) and {_PRODUCTION}"
 
 
 def _said(metric: Metric, level: str) -> str:

@@ -1,6 +1,7 @@
 """The period's figures as OpenMetrics text: gauges by model, policy, tenant and type.
 
-``policy`` is ``logged`` for what production did, else the replayed policy. What is unknown has no sample, never 0.
+``policy`` is ``logged`` for what production did, else the replayed policy; where the log holds arrivals only, the
+baseline replay stands for production (``production``). What is unknown has no sample, never 0.
 Both parsers read it, OpenMetrics' and Prometheus' own (for which ``# UNIT`` and ``# EOF`` are comments).
 """
 
@@ -42,6 +43,11 @@ class Family(NamedTuple):
 FAMILIES: Final[dict[str, Family]] = {
     "period_start_timestamp_seconds": Family("Begin of the period that was measured.", "seconds", ()),
     "period_end_timestamp_seconds": Family("End of the period that was measured.", "seconds", ()),
+    "production": Family(
+        "1 for what stands for production (the log, or the baseline of one that holds arrivals only), else 0.",
+        "",
+        _GROUP,
+    ),
     "requests": Family("Requests that arrived in the period.", "", _GROUP),
     "refused_requests": Family("Requests of the period that were refused.", "", _GROUP),
     "windows": Family("Windows of the period, the drain after the last arrival left out.", "", _GROUP),
@@ -184,6 +190,7 @@ def samples(results: Results) -> Iterator[Sample]:
                     windows=of_model(source.measured.windows, model).filter(~pl.col("drain")),
                     period=of_period[model],
                 )
+                yield "production", group.labels, int(source.name == judged.name)
                 yield from _figures(group)
                 yield from _tenants(group, source.measured, whole, model)
                 yield from _types(group, whole, model)

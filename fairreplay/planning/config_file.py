@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,8 @@ from fairreplay.errors import UsageError
 from fairreplay.store.files import replace_bytes
 
 PRESET: Final = "preset"
+FILES: Final = (("weights", "file"), ("defaults", "openslo"))
+"""Keys whose value is a path relative to the config."""
 
 
 def edited(text: str, model: str | None, values: dict[str, Any]) -> str:
@@ -40,6 +43,36 @@ def edited(text: str, model: str | None, values: dict[str, Any]) -> str:
     except (TOMLKitError, tomllib.TOMLDecodeError):
         pass
     return tomlkit.dumps(wanted)
+
+
+def moved(text: str, old: Path, new: Path) -> str:
+    """``text`` (TOML) of a config in folder ``old`` for one in ``new``: the files that it names stay the same ones.
+
+    They stand relative to the config; a path that is not relative stays as it is.
+    """
+    wanted = tomllib.loads(text)
+    here, there = os.path.realpath(old), os.path.realpath(new)
+    if here == there:
+        return text
+    paths = {}
+    for table, key in FILES:
+        name = wanted.get(table, {}).get(key)
+        if isinstance(name, str) and not Path(name).is_absolute():
+            paths[table, key] = _relative(Path(here) / name, there)
+    if not paths:
+        return text
+    document = tomlkit.parse(text)
+    for (table, key), path in paths.items():
+        wanted[table][key] = document[table][key] = path
+    in_place = tomlkit.dumps(document)
+    return in_place if tomllib.loads(in_place) == wanted else tomlkit.dumps(wanted)
+
+
+def _relative(path: Path, folder: str) -> str:
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:  # another drive
+        return path.as_posix()
 
 
 def _edited_in_place(text: str, model: str | None, values: dict[str, Any]) -> str:

@@ -66,8 +66,8 @@ REASON_NAMES: Final = {
     BACKPRESSURE: "backpressure",
     PREEMPTION_DENIED: "preemption_denied",
 }
-COME_BACK: Final = (QUEUE_FULL, TENANT_QUEUE_FULL, QUEUE_TIME, BACKPRESSURE, PREEMPTION_DENIED)
-"""Reasons of refusals that name a time to come back at; the others would be refused again, or were judged before."""
+COME_BACK: Final = (RATE_LIMITED, QUEUE_FULL, TENANT_QUEUE_FULL, QUEUE_TIME, BACKPRESSURE, PREEMPTION_DENIED)
+"""Reasons of refusals that name a time to come back at; what was refused for another would be refused again."""
 
 VICTIMS: Final = ("last", "priority", "least-computed")
 """Who loses its KV blocks when they run out: see ``EngineSettings.victim``."""
@@ -369,7 +369,8 @@ class Workload:
     """Sorted by name: some policies break ties by tenant index."""
     types: tuple[str, ...]
     over_limit: Int64s | None = None
-    """1 for requests that ``rpm-limit`` refuses; None: reckoned from this workload alone."""
+    """How many arrivals of each request ``rpm-limit`` refuses before it lets one through; None: reckoned from this
+    workload alone."""
     draw: Int64s | None = None
     """64 bits of each request that chance is drawn from, for speculation and experts."""
     cost: Int64s | None = None

@@ -24,7 +24,7 @@ from fairreplay.config.model import BEFORE_ALL, QUANTILES, Cluster, Config, Engi
 from fairreplay.config.size_classes import SIZES
 from fairreplay.errors import UsageError, nearest
 from fairreplay.sandbox import estimation, extras
-from fairreplay.sandbox.controls.configured import controls_of
+from fairreplay.sandbox.controls.configured import controls_of, picoseconds_of_ms
 from fairreplay.sandbox.engine import (
     FIXED,
     FLOOR_SCALE,
@@ -158,7 +158,7 @@ class Task:
     weighs_rows: bool
     """The rows' own ``weight`` counts."""
     over_limit: Int64s | None = None
-    """By row of the load: 1 if the gateway before all replicas refuses it."""
+    """By row of the load: how often the gateway before all replicas refuses it."""
     error: int = 0
     """How far off estimates of costs are, in millionths."""
 
@@ -372,7 +372,7 @@ def tasks(load: Load, config: Config, policy: Choice, planned: Sequence[Part] | 
     for part in planned:
         over_limit = None
         if policy_limits(part.cluster, policy, is_baseline=is_baseline):
-            limits = limits or _over_limits(load, planned, config.policy_table("rpm-limit").rpm)
+            limits = limits or _over_limits(load, planned, config)
             over_limit = limits[part.model]
         settings = settings_over_time(part.cluster, config, policy, part, load.start_us)
         plan = Plan(
@@ -409,15 +409,17 @@ def policy_limits(cluster: Cluster, policy: Choice, *, is_baseline: bool) -> boo
     return any(engine.policy == "rpm-limit" for engine in (cluster.engine, *(state for _, state in cluster.changes)))
 
 
-def _over_limits(load: Load, planned: Sequence[Part], rpm: int) -> dict[str | None, Int64s]:
-    """By model, for each row of the load: 1 if the gateway before all replicas refuses it."""
+def _over_limits(load: Load, planned: Sequence[Part], config: Config) -> dict[str | None, Int64s]:
+    """By model, for each row of the load: how often the gateway before all replicas refuses it."""
+    rpm, retries = config.policy_table("rpm-limit").rpm, config.retry.attempts
+    after_ps = picoseconds_of_ms(config.retry.retry_after_ms)
     arrival_ps = (load.frame["arrived_at"].to_physical().to_numpy() - load.start_us) * PS_PER_US
     tenant = load.frame["tenant"].cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
     found = {}
     for model in dict.fromkeys(part.model for part in planned):
         rows = np.sort(np.concatenate([part.rows for part in planned if part.model == model]))
         over = np.zeros(len(load.frame), np.int64)
-        over[rows] = over_limit(arrival_ps[rows], tenant[rows], rpm)
+        over[rows] = over_limit(arrival_ps[rows], tenant[rows], rpm, retries, after_ps)
         found[model] = over
     return found
 

@@ -52,6 +52,7 @@ from fairreplay.sandbox.floors import Floors
 from fairreplay.sandbox.kv import NO_HIT, CountedKv, PrefixKv
 from fairreplay.sandbox.policies import POLICIES
 from fairreplay.sandbox.policies.base import HeadState, Policy
+from fairreplay.sandbox.policies.rpm_limit import with_limits
 from fairreplay.sandbox.policies.user import User
 from fairreplay.sandbox.queues import WaitingQueues
 from fairreplay.sandbox.speculation import Drafting
@@ -127,7 +128,7 @@ def run(
         if on_step or arrival_step is not None:
             raise ValueError("the steps of two pools are no single log")
         return run_pools(workload, plan, run)
-    engine = _Engine(workload, plan, on_step, arrival_step)
+    engine = _Engine(with_limits(workload, plan), plan, on_step, arrival_step)
     engine.run()
     return engine.result()
 
@@ -268,7 +269,8 @@ class _Engine:
             return TOO_LONG
         if not self._ever_fits(request):
             return NEVER_FITS
-        if reason := self.policy.refuses(request.index):
+        attempt = self.gate.attempt(request.index) if self.gate else 1
+        if reason := self.policy.refuses(request.index, attempt):
             return reason
         return QUEUE_FULL if 0 < self.settings.queue_limit <= len(self.queues) else NO_REASON
 

@@ -19,7 +19,7 @@ CONTROLS_FILE: Final = "controls.parquet"
 """Beside them where there were controls; ``replay.json`` then has ``controls``."""
 STEPS_AT_ONCE: Final = 1 << 20
 """So many rows of step sums are gathered; more of them are written as they come."""
-WRITING: Final[dict[str, Any]] = {"compression": "zstd", "row_group_size": ROW_GROUP_ROWS}
+WRITING: Final[dict[str, Any]] = {"compression": "zstd", "compression_level": 1, "row_group_size": ROW_GROUP_ROWS}
 """How the files of a replay are written."""
 
 REPLAY_SCHEMA: Final[dict[str, pl.DataType]] = {

@@ -21,7 +21,7 @@ Path_ = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class ConditionTable(_Table):

@@ -15,17 +15,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Download, Page, sync_playwright
 
 from fairreplay.report import text
 from fairreplay.report.charts import charts
+from fairreplay.report.controls import control_facts
 from fairreplay.report.html import render
 from fairreplay.report.previous import difference
-from fairreplay.report.schema import Document
+from fairreplay.report.schema import ControlFacts, Document
 from fairreplay.report.versions import upgraded
+from fairreplay.report.words import CONTROL_DEEDS
 from fairreplay.report.write import encode
+from fairreplay.store.replays import CONTROL_SCHEMA
 from tests.report.documents import renamed, stored
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -40,6 +44,7 @@ HEADINGS = (
     "Policies side by side",
     "Episodes",
     "Preemption audit",
+    "Controls",
     "Cost estimates",
     "Data quality and method",
 )
@@ -62,7 +67,23 @@ def several() -> Document:
     other["start"], other["end"] = "2026-01-01T10:11:00.000000Z", "2026-01-01T10:12:00.000000Z"
     document["episodes"].append(other)
     document["previous"] = difference(document, stored(1))
+    document["controls"] = held_back(document)
     return document
+
+
+def held_back(document: Document) -> list[ControlFacts]:
+    """Everything that controls can do, under each replay, to a tenant or a type in each of three minutes."""
+    model, starts = document["period"]["models"][0], document["timeline"][0]["start"][:3]
+    rows = [
+        (model, "0", text.parse(start), control, what, None, "chat", 1234.5 + minute)
+        if what == "cap"
+        else (model, "0", text.parse(start), control, what, ("acme", "globex")[number % 2], None, 3.0 * number + minute)
+        for number, (control, what) in enumerate(CONTROL_DEEDS)
+        for minute, start in enumerate(starts, start=1)
+    ]
+    frame = pl.DataFrame(rows, schema=CONTROL_SCHEMA, orient="row")
+    names = [source["name"] for source in document["sources"] if source["role"] != "logged"]
+    return [control_facts(name, frame, 60_000_000) for name in names]
 
 
 @pytest.fixture(scope="module")

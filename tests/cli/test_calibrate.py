@@ -16,6 +16,7 @@ from fairreplay.cli.calibrate import SIMULATIONS, calibrate
 from fairreplay.config.load import load_config, parse_config
 from fairreplay.errors import BadInputError, UsageError
 from fairreplay.planning.calibrate import SIMULATIONS as DEFAULT_SIMULATIONS
+from fairreplay.planning.config_file import moved
 from fairreplay.sandbox.plan import shards, take_load
 from fairreplay.sandbox.replay import run_shards
 from fairreplay.store.ingest import IngestOptions, ingest
@@ -74,6 +75,73 @@ def test_the_file_is_the_given_config_with_the_values_and_the_errors_are_shown(
     again = tmp_path / "again.toml"
     run("-o", str(again), "--quiet", *place)
     assert again.read_text() == text
+
+
+NAMES_FILES = """
+[defaults]
+openslo = "slo/ours.yaml"  # of the platform team
+[weights]
+file = "../billing/commitments.csv"
+"""
+OPENSLO = """apiVersion: openslo/v1
+kind: SLO
+metadata: {name: ttft}
+spec:
+  service: llm
+  indicator:
+    metadata: {name: ttft_ms}
+    spec: {thresholdMetric: {metricSource: {type: prometheus, spec: {query: ttft_ms}}}}
+  objectives:
+    - {displayName: p50, op: lte, value: 700, target: 0.5}
+    - {displayName: p90, op: lte, value: 800, target: 0.9}
+    - {displayName: p99, op: lte, value: 900, target: 0.99}
+"""
+
+
+@pytest.mark.parametrize("output", ["fitted.toml", "../fitted.toml", "deep/er/fitted.toml", "link/fitted.toml"])
+def test_files_that_the_config_names_are_found_from_the_new_place(
+    place: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """Commitments and targets stand relative to the config, wherever calibrate writes it; comments stay."""
+    home = tmp_path / "etc" / "fairreplay"
+    for folder in (home / "slo", home / "deep" / "er", tmp_path / "etc" / "billing", tmp_path / "far" / "away"):
+        folder.mkdir(parents=True)
+    (home / "link").symlink_to(tmp_path / "far" / "away")
+    (tmp_path / "etc" / "billing" / "commitments.csv").write_text(
+        "tenant,committed_tokens_per_month,valid_from\nacme,1000,\n"
+    )
+    (home / "slo" / "ours.yaml").write_text(OPENSLO)
+    (home / "given.toml").write_text(GIVEN + NAMES_FILES)
+    place[3] = "given.toml"
+    monkeypatch.chdir(home)
+    assert run("-o", output, "--quiet", *place).exit_code == 0
+    monkeypatch.chdir(tmp_path)
+    config, given = load_config(home / output), load_config(home / "given.toml")
+    assert config.tenants == given.tenants
+    assert config.commitments() == {"acme": 1000}
+    assert config.slo_ttft_ms("acme") == given.slo_ttft_ms("acme") is not None
+    assert config.cluster.step_time is not None
+    text = (home / output).read_text()
+    assert "  # of the platform team\n" in text
+    assert text.startswith(GIVEN)
+    if output == "fitted.toml":
+        assert NAMES_FILES in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[weights]\nfile = "c.csv"\n', '[weights]\nfile = "../a/c.csv"\n'),
+        ('[weights]\nfile = "/srv/c.csv"\n', '[weights]\nfile = "/srv/c.csv"\n'),
+        ("weights.file = 'x/c.csv'  # ours\n", 'weights.file = "../a/x/c.csv"  # ours\n'),
+        ('weights = { file = "c.csv" }\n', 'weights = { file = "../a/c.csv" }\n'),
+        ('[defaults]\nopenslo = "../b/s.yaml"\n', '[defaults]\nopenslo = "s.yaml"\n'),
+        ("# nothing\n[cluster]\n", "# nothing\n[cluster]\n"),
+    ],
+)
+def test_paths_in_a_config_that_moves(tmp_path: Path, text: str, expected: str) -> None:
+    assert moved(text, tmp_path / "a", tmp_path / "b") == expected
+    assert moved(text, tmp_path / "a", tmp_path / "b" / ".." / "a") == text
 
 
 def test_json_is_one_document(place: list[str], tmp_path: Path) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +21,7 @@ from fairreplay.sandbox.replay import replay
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.store import open_store
 from tests.cli.logs import START_S, iso, write_log
-from tests.report.documents import Page
+from tests.report.documents import Page, opened
 
 SETTINGS = """
     [cluster]
@@ -144,15 +141,6 @@ def test_the_difference_to_a_previous_report(place: Path, tmp_path: Path) -> Non
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(BadInputError, match="no report document"):
         run(*options(place, tmp_path), "--previous", str(tmp_path / "bad.json"))
-
-
-def opened(page: str) -> str:
-    """A page with its packed data, plotly.js left out, as the text that it is: base64 may spell anything."""
-
-    def inflate(found: re.Match[str]) -> str:
-        return "" if found[1] == "plotly" else gzip.decompress(base64.b64decode(found[2])).decode()
-
-    return re.sub(r'<script type="application/octet-stream" id="([\w-]+)"[^>]*>(.*?)</script>', inflate, page)
 
 
 def test_a_redacted_report_has_a_key_of_its_own(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

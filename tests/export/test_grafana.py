@@ -47,13 +47,14 @@ def test_promtool_reads_the_rules(tmp_path: Path) -> None:
     assert "9 rules found" in promtool("check", "rules", str(tmp_path / "rules.yml"))
 
 
-def series(metric: str, value: float, **labels: str) -> str:
+def series(metric: str, value: float, /, **labels: str) -> str:
     names = ",".join(f'{name}="{text}"' for name, text in ({"model": "m", "policy": "logged"} | labels).items())
     return f"""
       - series: 'fairreplay_{metric}{{{names}}}'
         values: '{value}x5'"""
 
 
+@pytest.mark.parametrize("production", ["logged", "fcfs"])
 @pytest.mark.parametrize(
     ("given", "alert", "channel"),
     [
@@ -70,13 +71,18 @@ def series(metric: str, value: float, **labels: str) -> str:
     ],
 )
 def test_the_rules_fire_at_the_levels_of_the_metrics(
-    tmp_path: Path, given: dict[str, float], alert: str | None, channel: str | None
+    tmp_path: Path, given: dict[str, float], alert: str | None, channel: str | None, production: str
 ) -> None:
-    """Prometheus itself evaluates the rules on one value of each level."""
+    """Prometheus itself evaluates the rules on one value of each level: once, of what stands for production."""
     (tmp_path / "rules.yml").write_bytes(rules())
     names = sorted(set(re.findall(r"alert: (\w+)", rules().decode())))
     tests = "".join(_expects(name, name == alert, channel) for name in names)
-    inputs = "".join(series(metric, value) for metric, value in given.items())
+    inputs = "".join(
+        series(metric, value, policy=policy) for policy in ("logged", "fcfs") for metric, value in given.items()
+    )
+    inputs += series("production", int(production == "logged")) + series(
+        "production", int(production == "fcfs"), policy="fcfs"
+    )
     text = f"""rule_files: [rules.yml]
 tests:
   - interval: 1m
@@ -84,6 +90,25 @@ tests:
     promql_expr_test:{tests}
 """
     (tmp_path / "test.yml").write_text(text)
+    promtool("test", "rules", str(tmp_path / "test.yml"))
+
+
+def test_an_emergency_mode_is_that_of_production(tmp_path: Path) -> None:
+    """Under a policy that was only replayed a mode alarms nobody."""
+    (tmp_path / "rules.yml").write_bytes(rules())
+    inputs = "".join(
+        series("emergency_mode_active", 1, policy=policy, metric=metric, mode="any", instance="a")
+        + series("production", stands, policy=policy, instance="a")
+        for policy, metric, stands in (("fcfs", "scr", 1), ("vtc", "jfi", 0))
+    )
+    names = sorted(set(re.findall(r"alert: (\w+)", rules().decode())))
+    tests = "".join(_expects(name, name == "FairReplayScrEmergency", "phone") for name in names)
+    (tmp_path / "test.yml").write_text(f"""rule_files: [rules.yml]
+tests:
+  - interval: 1m
+    input_series:{inputs}
+    promql_expr_test:{tests}
+""")
     promtool("test", "rules", str(tmp_path / "test.yml"))
 
 

@@ -18,6 +18,7 @@ from fairreplay.export.prometheus import FAMILIES, PREFIX, exposition, rendered
 from fairreplay.export.results import Results
 from fairreplay.metrics.alerts import figures
 from fairreplay.metrics.options import MeasureOptions
+from fairreplay.sandbox.replay import replay
 from fairreplay.store.ingest import IngestOptions, ingest
 from fairreplay.store.store import create_store, open_store
 from tests.export.conftest import HOSTILE, Place
@@ -160,3 +161,27 @@ def test_tenants_sum_up(arena: Place) -> None:
     windows = [value for (metric, names), value in found.items()
                if metric == "fairreplay_tenant_windows_judged" and dict(names)["policy"] == "logged"]  # fmt: skip
     assert sum(windows) == len(judged)
+
+
+@pytest.mark.parametrize("arrivals_only", [False, True])
+def test_what_stands_for_production_is_what_a_report_judges(arena: Place, tmp_path: Path, arrivals_only: bool) -> None:
+    """The log, or where it holds arrivals only the baseline replay: the figures that alert rules look at."""
+    results = arena.results
+    if arrivals_only:
+        rows = arena.store.requests().select(
+            "request_id", "tenant", "type", pl.col("arrived_at").dt.strftime("%Y-%m-%dT%H:%M:%S%.6fZ"),
+            "prompt_tokens", "output_tokens",
+        )  # fmt: skip
+        (tmp_path / "log.jsonl").write_text(rows.write_ndjson(), encoding="utf-8")
+        ingest([str(tmp_path / "log.jsonl")], tmp_path / "store", IngestOptions())
+        store = open_store(tmp_path / "store")
+        replay(store, arena.config, ["fcfs", "vtc"])
+        results = Results(store, arena.config, arena.options)
+    found = parsed(exposition(results)[0])
+    stands = {
+        dict(names)["policy"]: value for (metric, names), value in found.items() if metric == "fairreplay_production"
+    }
+    judged = "fcfs" if arrivals_only else "logged"
+    assert stands == {name: float(name == judged) for name in ("logged", "fcfs", "vtc")}
+    assert found["fairreplay_scr_latest_ratio", labels(model="", policy=judged)] <= 1
+    assert any(metric == "fairreplay_episodes" and ("policy", judged) in names for metric, names in found)

@@ -6,6 +6,7 @@ import base64
 import copy
 import gzip
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from fairreplay.report.schema import Document
 
 DATA = Path(__file__).parent / "data"
+PACKED = re.compile(r'<script type="application/octet-stream" id="([\w-]+)"[^>]*>(.*?)</script>')
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -47,8 +49,16 @@ def stored(version: int = 2) -> Document:
 
 def unpacked(html: str, element: str) -> bytes:
     """The data that the page carries gzipped, in base64."""
-    body = html.split(f'id="{element}">', 1)[1].split("</script>", 1)[0]
-    return gzip.decompress(base64.b64decode(body))
+    return next(inflated(body) for name, body in PACKED.findall(html) if name == element)
+
+
+def opened(html: str) -> str:
+    """The page with its packed data, plotly.js left out, as the text that it is: base64 may spell anything."""
+    return PACKED.sub(lambda found: "" if found[1] == "plotly" else inflated(found[2]).decode(), html)
+
+
+def inflated(packed: str) -> bytes:
+    return gzip.decompress(base64.b64decode(packed))
 
 
 def renamed(document: Document, old: str, new: str) -> Document:

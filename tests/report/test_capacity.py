@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from fairreplay.errors import BadInputError, UsageError
+from fairreplay.metrics import costs
 from fairreplay.metrics.options import measure_options
+from fairreplay.planning import capacity as reckoned
+from fairreplay.planning import load_search
 from fairreplay.planning.capacity import capacity, document
+from fairreplay.report import schema
 from fairreplay.report.capacity import load_capacity
 from fairreplay.report.gather import report_document
 from fairreplay.report.html import render
@@ -23,6 +28,28 @@ from fairreplay.store.store import Store
 from fairreplay.trace.pseudonyms import Pseudonyms
 from tests.report import scene
 from tests.report.documents import HOSTILE, Page, renamed
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        (schema.CapacityBound, reckoned.Bound),
+        (schema.CapacityLoad, reckoned.Facts),
+        (schema.CapacityTenant, reckoned.TenantShare),
+        (schema.CapacityType, reckoned.TypeShare),
+        (schema.CapacityCell, reckoned.Cell),
+        (schema.CapacityTried, load_search.Tried),
+        (schema.CapacityFound, load_search.Found),
+        (schema.CapacityGroup, reckoned.Group),
+        (schema.CostEstimate, costs.Estimate),
+        (schema.CostPart, costs.Part),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_the_document_has_the_fields_of_what_was_reckoned(told: type, known: type) -> None:
+    """A report cannot import planning, so that the two are written twice: in the same words and order."""
+    assert list(get_type_hints(told)) == [field.name for field in fields(known)]
+
 
 FOUND = {
     "load": {

@@ -44,7 +44,7 @@ OFF = "[estimation]\nerror = 0.3\nalpha = 0.2\n"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """Prompts around a border of size classes, of several tenants, on two models, for 40 s: more than one replica can serve at once."""
+    """Prompts around a border of size classes, of several tenants and on two models: more than a replica can serve."""
     rows = [
         {
             "request_id": f"r{number}",

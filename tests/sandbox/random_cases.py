@@ -142,6 +142,9 @@ def controlled(seed: int, **fixed: object) -> tuple[Workload, Plan]:
         window_ps=max(10, span // int(rng.choice([3, 12, 40]))),
         offset_ps=int(rng.integers(0, span)),
     )
+    own = np.random.default_rng([seed, 2])
+    if own.random() < 0.5:  # else what the limiter refuses is reckoned
+        work = replace(work, over_limit=own.integers(0, controls.retries + 3, len(work)))
     return work, replace(plan, settings=tuple(settings), controls=controls)
 
 

@@ -27,21 +27,21 @@ MIXED = (*ESTIMATE, *ESTIMATE, "fcfs", "vtc", "quantile", "drr")
 """Estimating policies, and some that they take turns with in mid-run."""
 
 
-@settings(max_examples=600, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True, deadline=None)
 @given(st.integers(0, 10**9), ERRORS, ALPHAS)
 def test_random_cases_are_equal_to_the_bit(seed: int, error: int, alpha: int) -> None:
     work, the_plan = with_estimates(*case(seed, most_requests=24, policies=MIXED), seed, error, alpha)
     assert differences(reference.run(work, the_plan), compiled.run(work, the_plan)) == []
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=80, derandomize=True, deadline=None)
 @given(st.integers(0, 10**9), ERRORS, ALPHAS)
 def test_random_cases_under_controls_are_equal_to_the_bit(seed: int, error: int, alpha: int) -> None:
     work, the_plan = with_estimates(*controlled(seed, policies=MIXED), seed, error, alpha)
     assert differences(reference.run(work, the_plan), compiled.run(work, the_plan)) == []
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=80, derandomize=True, deadline=None)
 @given(st.integers(0, 10**9), OF, st.booleans(), ERRORS, ALPHAS)
 def test_random_cases_with_extras_are_equal_to_the_bit(
     seed: int, of: tuple[bool, bool, bool, bool], controls: bool, error: int, alpha: int

@@ -408,6 +408,9 @@ def test_the_limiter_stands_before_all_replicas() -> None:
     limits = [shard.workload.over_limit for shard in planned(rows, text, "rpm-limit")]
     assert [limit.tolist() for limit in limits if limit is not None] == [[0, 1], [0]]
     assert all(shard.workload.over_limit is None for shard in planned(rows, text, "fcfs"))
+    text += "[retry]\nattempts = 5\nretry_after_ms = 30_000\n"  # at 2, 32 and 62 s: then it is let through
+    limits = [shard.workload.over_limit for shard in planned(rows, text, "rpm-limit")]
+    assert [limit.tolist() for limit in limits if limit is not None] == [[0, 2], [0]]
 
 
 def test_floors_are_enforced_as_configured() -> None:

@@ -232,6 +232,27 @@ def test_rpm_limit_lets_so_many_through_in_any_minute(engine: Any) -> None:
     assert set(result.reason[result.status == REFUSED]) == {RATE_LIMITED}
 
 
+@pytest.mark.parametrize(
+    ("arrivals", "rpm", "retries", "after", "counts"),
+    [
+        ((0, 1, 2), 2, 0, 20, [0, 0, 1]),
+        ((0, 1, 2), 2, 2, 20, [0, 0, 3]),  # at 2, 22 and 42 s, and no more
+        ((0, 1, 2), 2, 3, 20, [0, 0, 3]),  # let through at 62 s
+        ((0, 1, 2), 2, 9, 20, [0, 0, 3]),
+        ((0, 1, 61), 1, 5, 60, [0, 1, 1]),  # of the two at 61 s the one that comes back is first
+        ((0, 1, 2, 3), 1, 2, 30, [0, 2, 3, 3]),  # at 61 s one is let through, which ends the others' third try
+    ],
+)
+def test_who_is_refused_comes_back_to_the_limiter(
+    arrivals: tuple[int, ...], rpm: int, retries: int, after: int, counts: list[int]
+) -> None:
+    arrival_ps = np.array(arrivals, np.int64) * SECOND
+    tenant = np.zeros(len(arrivals), np.int64)
+    assert over_limit(arrival_ps, tenant, rpm, retries, after * SECOND).tolist() == counts
+    others = np.repeat(np.arange(3), len(arrivals))  # each tenant has a limit of its own
+    assert over_limit(np.tile(arrival_ps, 3), others, rpm, retries, after * SECOND).tolist() == counts * 3
+
+
 def test_rpm_limit_refuses_what_the_real_limiter_refused() -> None:
     """The VTC artifact's run at 20 requests a minute: 342 of 1,500 refused; we differ in 9 (its clock jitters)."""
     log = json.loads((DATA / "vtc_arena" / "LShare_rpm20.all_results_real.jsonl").read_text())

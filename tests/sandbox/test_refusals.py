@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from fairreplay.sandbox.engine import (
     PS_PER_SECOND,
     QUEUE_FULL,
     QUEUE_TIME,
+    RATE_LIMITED,
     REFUSED,
     TENANT_QUEUE_FULL,
     Controls,
     EngineResult,
+    PolicySpec,
     StepTime,
 )
+from fairreplay.sandbox.policies.rpm_limit import over_limit
 from tests.sandbox.scenarios import plan, workload
 
 ENGINES = [reference, compiled]
@@ -93,6 +97,40 @@ def test_a_refused_request_comes_back(
     assert (result.status[2], result.attempts[2]) == (status, attempts)
     assert [(*row[:2], row[2] // S, row[3]) for row in result.refusals.tolist()] == refusals
     assert result.scheduled_ps[2] // S == scheduled
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_the_limiter_refuses_comes_back(engine: Any) -> None:
+    """Two a minute: the third comes at 2, 22 and 42 s in vain and is let through at 62 s; the fourth gives up.
+
+    What finds the queue full had been let through: it comes back without the limiter.
+    """
+    rows = [("a", at, 1, 1) for at in (0.0, 1.0, 2.0, 3.0)]
+    work = workload(rows)
+    work = replace(work, over_limit=over_limit(work.arrival_ps, work.tenant, 2, 3, 20 * S))
+    assert work.over_limit is not None
+    assert work.over_limit.tolist() == [0, 0, 3, 3]
+    work = replace(work, over_limit=np.array([0, 0, 3, 4]))
+    controls = Controls(retries=3, retry_after_ps=20 * S)
+    result = engine.run(work, plan(work, PolicySpec("rpm-limit", rpm=2), controls=controls, **ONE_AT_A_TIME))
+    assert result.status.tolist() == [OK, OK, OK, REFUSED]
+    assert result.attempts.tolist() == [1, 1, 4, 4]
+    assert seconds(result.scheduled_ps)[:3] == [0, 1, 62]
+    assert sorted((*row[:2], row[2] // S, row[3]) for row in result.refusals.tolist()) == [
+        *((2, attempt, 20 * attempt - 18, RATE_LIMITED) for attempt in (1, 2, 3)),
+        *((3, attempt, 20 * attempt - 17, RATE_LIMITED) for attempt in (1, 2, 3, 4)),
+    ]
+
+    full = workload([("a", 0.0, 1, 9), ("a", 0.5, 1, 1), ("a", 1.0, 1, 1)])
+    full = replace(full, over_limit=np.array([0, 0, 1]))
+    controls = Controls(retries=2, retry_after_ps=5 * S)
+    the_plan = plan(full, PolicySpec("rpm-limit"), controls=controls, queue_limit=1, **ONE_AT_A_TIME)
+    result = engine.run(full, the_plan)
+    assert [(*row[:2], row[2] // S, row[3]) for row in result.refusals.tolist()] == [
+        (2, 1, 1, RATE_LIMITED),
+        (2, 2, 6, QUEUE_FULL),
+    ]
+    assert (result.status[2], result.attempts[2]) == (OK, 3)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -152,9 +152,11 @@ def take_arrivals(
         if e[at.MODEL_LEN_VARIES]:
             cut[request] = min(cut[request], max(0, e[at.MODEL_LEN] - prompt[request]))
         reason = refusal(e, prompt, cut, request)
-        is_limited = e[at.POLICY] == at.RPM_LIMIT and queues[queue_of(e, queue_rows, request) + at.TARGET] != 0
-        if is_limited and reason == NO_REASON:
-            reason = RATE_LIMITED
+        if e[at.POLICY] == at.RPM_LIMIT and reason == NO_REASON:
+            if e[at.CONTROL]:
+                reason = tell(e, at.AT_GATEWAY, request, 0)
+            elif queues[queue_of(e, queue_rows, request) + at.TARGET] != 0:
+                reason = RATE_LIMITED
         if reason == NO_REASON and e[at.WAITING] >= e[at.QUEUE_LIMIT]:
             reason = QUEUE_FULL
         if e[at.CONTROL]:

@@ -37,7 +37,7 @@ from fairreplay.sandbox.controls.swap import (
     wait_for_swaps,
 )
 from fairreplay.sandbox.controls.tickets import prepare
-from fairreplay.sandbox.engine import FLOOR_SCALE, Int64s
+from fairreplay.sandbox.engine import FLOOR_SCALE, NO_REASON, RATE_LIMITED, Int64s
 
 if not IS_PYTHON:
     for module in (has, events, tickets, pressure, longs, shares, emergency, swap, door):
@@ -62,6 +62,10 @@ def control(address: int, what: int, _queue: int, ticket: int, number: int) -> i
     elif what == at.ARRIVED:
         answer = arrive(c, s, t, w, ticket, number)
         write_next(e, c, s, t)
+    elif what == at.AT_GATEWAY:
+        place = ticket * has.TICKET
+        limited = t[place + has.ATTEMPT] <= s[t[place + has.OF] * has.SOURCE + has.S_LIMITED]
+        answer = RATE_LIMITED if limited else NO_REASON
     elif what == at.TURNED_AWAY:
         refuse(c, s, t, ticket, number, now_ps)
         write_next(e, c, s, t)

@@ -41,7 +41,7 @@ from fairreplay.sandbox.engine import (
 from fairreplay.sandbox.extras import MICRO
 from fairreplay.sandbox.policies import ESTIMATE, POLICIES
 from fairreplay.sandbox.policies.deadlines import LOG_BITS, allowance
-from fairreplay.sandbox.policies.rpm_limit import limited
+from fairreplay.sandbox.policies.rpm_limit import limited, with_limits
 from fairreplay.sandbox.policies.user import failed
 
 PASSES_A_CALL: Final = 200_000
@@ -188,6 +188,7 @@ def _run_plan(
     prefix_caching: int,
     has_extras: bool,
 ) -> tuple[EngineResult, StepSums]:
+    workload = with_limits(workload, plan)
     source, controls = workload, plan.controls
     gated = controls is not None and (controls.longs is not None or controls.emergency is not None)
     callbacks = _compile_ranks({state.policy.rank for _, state in plan.settings if state.policy.rank})
@@ -199,7 +200,9 @@ def _run_plan(
             (at_ps, replace(state, policy=single_p99(state.policy, emergency), victim=victim_rule(state)))
             for at_ps, state in modes
         )
-    settings, queue_rows, queue_facts = _settings_table(workload, modes, addresses, gated=gated)
+    settings, queue_rows, queue_facts = _settings_table(
+        workload, modes, addresses, gated=gated, comes_back=controls is not None
+    )
     settings[:, at.PREFIX - at.SETTINGS] = prefix_caching
     settings[0, at.AT_PS - at.SETTINGS] = 0
     first = plan.settings[0][1]
@@ -557,6 +560,7 @@ def _settings_table(
     addresses: dict[UserRank, int],
     *,
     gated: bool,
+    comes_back: bool,
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Rows of settings; in which queue a request waits under each policy; what is known of each queue."""
     queues: dict[PolicySpec, _Queues] = {}
@@ -564,7 +568,7 @@ def _settings_table(
     for row, (at_ps, settings) in enumerate(states):
         spec = settings.policy
         if spec not in queues:
-            queues[spec] = _queues(workload, spec, gated=gated)
+            queues[spec] = _queues(workload, spec, gated=gated, comes_back=comes_back)
         address = addresses[spec.rank] if spec.rank else 0
         tenants = len(workload.tenants)
         _fill_settings(table[row], at_ps, settings, list(queues).index(spec), queues[spec], address, tenants, not gated)
@@ -581,7 +585,7 @@ def _settings_table(
     return table, rows, facts
 
 
-def _queues(workload: Workload, spec: PolicySpec, *, gated: bool) -> _Queues:
+def _queues(workload: Workload, spec: PolicySpec, *, gated: bool, comes_back: bool) -> _Queues:
     """Requests share a queue where the policy and the floors cannot tell them apart but by their arrival."""
     if spec.name == "fcfs" and not spec.floors and not gated:
         return _Queues(None, np.zeros((at.QUEUE_FACTS, 1), np.int64))
@@ -591,7 +595,7 @@ def _queues(workload: Workload, spec: PolicySpec, *, gated: bool) -> _Queues:
     by_tenant = by_all or spec.name in ("vtc", "quantile")
     nothing = np.zeros(len(workload), np.int64)
     target: Int64s | None = None  # by request: what tells its queue from others beside the keys below
-    if spec.name == "rpm-limit":
+    if spec.name == "rpm-limit" and not comes_back:  # else the controls know who is refused at which attempt
         target = limited(workload, spec.rpm)
     elif spec.name in ("edf", "qoserve", "wfq+edf"):
         target = np.array([slo[spec.quantile] for slo in spec.slo_ps], np.int64)[workload.tenant]

@@ -14,7 +14,7 @@ import llvmlite.ir
 import numpy as np
 
 from fairreplay.sandbox.compiled import layout as at
-from fairreplay.sandbox.compiled.parts import part_at
+from fairreplay.sandbox.compiled.parts import is_python, part_at
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,8 +41,9 @@ with _without(UNNEEDED):
         importlib.import_module(part)
 
 
-IS_PYTHON: Final = bool(numba.config.DISABLE_JIT)
+IS_PYTHON: Final = is_python()
 """NUMBA_DISABLE_JIT=1: all parts run as plain Python, slowly, for a debugger."""
+numba.config.DISABLE_JIT = int(IS_PYTHON)  # whatever else it reads
 
 _OPTIONS: Final = {
     "nogil": True,

@@ -285,7 +285,8 @@ FIRST_TOKENS, FINISHES = 1, 2
     IN_HOST,
     STARTED,
     NEW_SETTINGS,
-) = range(19)
+    AT_GATEWAY,
+) = range(20)
 SWITCHES, FILLED_UP = 1, 2  # what TICKED answers, as bits: the mode begins or ends; the record must be taken away
 
 LAST_VICTIM, PRIORITY_VICTIM, LEAST_VICTIM = range(3)

@@ -121,6 +121,7 @@ def build(controls: Controls, workload: Workload, *, room: int) -> Rows:
     asked[:, at.S_OUTPUT] = workload.output_tokens
     asked[:, at.S_TENANT] = workload.tenant
     asked[:, at.S_TYPE] = workload.type
+    asked[:, at.S_LIMITED] = 0 if workload.over_limit is None else workload.over_limit
     return Rows(c, asked.ravel().tolist(), [0] * (capacity(controls, count) * at.TICKET), [0] * (room * at.EVENT))
 
 

@@ -22,6 +22,7 @@ from fairreplay.sandbox.engine import (
     PREEMPTION_DENIED,
     QUEUE_FULL,
     QUEUE_TIME,
+    RATE_LIMITED,
     TENANT_QUEUE_FULL,
 )
 
@@ -97,7 +98,7 @@ def refuse(c: Ints, s: Ints, t: Ints, ticket: int, reason: int, now_ps: int) -> 
     t[place + at.STATE] = at.DONE
     leave_host(c, t, ticket)
     count_refusal(c, s, source)
-    if reason in (QUEUE_FULL, TENANT_QUEUE_FULL, QUEUE_TIME, BACKPRESSURE, PREEMPTION_DENIED):
+    if reason in (RATE_LIMITED, QUEUE_FULL, TENANT_QUEUE_FULL, QUEUE_TIME, BACKPRESSURE, PREEMPTION_DENIED):
         come_back(c, t, ticket, now_ps)
 
 

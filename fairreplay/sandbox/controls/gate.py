@@ -48,6 +48,10 @@ class Gate:
         self._prepare()
         return reason
 
+    def attempt(self, ticket: int) -> int:
+        """1 at the first arrival of the ticket's request."""
+        return self._t[ticket * at.TICKET + at.ATTEMPT]
+
     def refuse(self, ticket: int, reason: int, now_ps: int) -> None:
         door.refuse(self.c, self._s, self._t, ticket, reason, now_ps)
         self._prepare()

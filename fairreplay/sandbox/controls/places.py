@@ -144,7 +144,7 @@ TYPE: Final = 8
     S_OUTPUT,
     S_TENANT,
     S_TYPE,
-    S_HASH,
+    S_LIMITED,  # so many of its arrivals ``rpm-limit`` refuses
     # for the compiled engine, which copies them:
     S_CUT,  # output that fits into the model's length
     S_PRIORITY,

@@ -58,8 +58,8 @@ class Policy:
         """Lowest goes first; asked only about heads of queues, only at admission."""
         raise NotImplementedError
 
-    def refuses(self, request: int) -> int:
-        """Why the gateway turns ``request`` away at its arrival, NO_REASON if it does not."""
+    def refuses(self, request: int, attempt: int) -> int:
+        """Why the gateway turns ``request`` away at its arrival (1: the first), NO_REASON if it does not."""
         return NO_REASON
 
     def on_arrival(self, request: int) -> None:
