@@ -34,8 +34,9 @@ def run_tasks(
 ) -> Generator[Result]:
     """The results of ``work`` over ``tasks`` in their order, with at most ``jobs`` of them at work at a time.
 
-    ``tasks`` is emptied as they are taken up, so that what a task holds is let go when it is done. Tasks taken up whose
-    results are not yet taken away have a size of at most ``ahead`` together, or are ``jobs`` of them.
+    ``tasks`` is emptied as they are taken up, so that what a task holds is let go when it is done. One more is taken up
+    than are at work: it begins while the caller is busy with a result. Tasks taken up whose results are not yet taken
+    away have a size of at most ``ahead`` together, or are twice ``jobs`` of them.
 
     The main thread only waits, so that an interrupt is seen at once; then, or when a task fails, the tasks at work end
     at their next call of ``Watch`` before the error goes on.
@@ -66,8 +67,8 @@ def run_tasks(
                 while number not in running or not running[number].done():
                     while (
                         tasks
-                        and sum(not one.done() for one in running.values()) < jobs
-                        and (ahead is None or len(running) < jobs or sum(sizes[number : submitted + 1]) <= ahead)
+                        and sum(not one.done() for one in running.values()) <= jobs
+                        and (ahead is None or len(running) < 2 * jobs or sum(sizes[number : submitted + 1]) <= ahead)
                     ):
                         running[submitted] = pool.submit(run, tasks.pop(), submitted)
                         submitted += 1
@@ -80,6 +81,8 @@ def run_tasks(
                 yield running.pop(number).result()
         finally:
             stop.set()
+            for one in running.values():
+                one.cancel()
 
 
 def run_all(work: Callable[[Task], Result], tasks: Sequence[Task], jobs: int, engine: str = "local") -> list[Result]:

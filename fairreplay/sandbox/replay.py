@@ -43,6 +43,7 @@ from fairreplay.sandbox.policies import ESTIMATE, KNOW_DEADLINES
 from fairreplay.sandbox.policies.user import try_rank
 from fairreplay.sandbox.pool import Progress, Watch, run_tasks
 from fairreplay.sandbox.served import Outcomes, Served, serve, step_rows
+from fairreplay.store.ahead import one_ahead
 from fairreplay.store.store import BLOCK_ROWS, LARGE_ROWS, Store
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def read_load(
         and (ids or name != "request_id")
     ]
     blocks, left_out = [], 0
-    for block in store.in_order(since, until, columns):
+    for block in one_ahead(store.in_order(since, until, columns)):
         kept = block.filter(IS_LOAD).drop("status")
         left_out += len(block) - len(kept)
         blocks.append(kept.with_columns(pl.col("tenant", "type").cast(pl.Categorical)))

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 import polars as pl
 
+from fairreplay.store.ahead import one_ahead
 from fairreplay.trace.schema import TIMESTAMP
 
 ROW_GROUP_ROWS: Final = 1 << 17
@@ -161,7 +162,7 @@ def write_blocks(path: Path, blocks: Iterator[pl.DataFrame], schema: dict[str, p
         columns: list[str] | None, _predicate: pl.Expr | None, _rows: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
         try:
-            for block in blocks:
+            for block in one_ahead(blocks):
                 checked = check_columns(block, schema, "a replay's requests")
                 yield checked if columns is None else checked.select(columns)
         except Exception as error:

@@ -75,3 +75,23 @@ def test_who_stops_listening_stops_the_work() -> None:
     started = time.monotonic()
     done.close()
     assert time.monotonic() - started < 5  # far below the ten seconds of the second task
+
+
+def test_threads_go_on_while_the_caller_is_busy_but_not_for_ever() -> None:
+    """Large tasks: while the caller has the first result, the thread that made it begins the third task; the caller's
+    pace still bounds how many results wait."""
+    begun: list[int] = []
+
+    def work(task: int, _watch: Watch) -> int:
+        begun.append(task)
+        return task
+
+    done = run_tasks(list(range(9)), work, lambda _: 100, 2, ahead=10)
+    assert next(done) == 0
+    deadline = time.monotonic() + 10
+    while len(begun) < 3 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(begun) >= 3
+    time.sleep(0.05)
+    assert len(begun) <= 5
+    assert list(done) == list(range(1, 9))
