@@ -1,7 +1,8 @@
-"""Functions on plain memory as machine code: compiled by Numba once, in a process of its own, and kept in a file.
+"""Machine code: compiled with Numba once, in a process of its own, and kept in a file.
 
-Whoever calls one later loads that file with llvmlite; Numba, whose import takes longer than many a command, is not
-needed for it. Such a function takes pointers and int64, returns an int64, raises nothing and makes no array:
+Whoever calls it later loads that file with llvmlite; Numba, whose import takes longer than many a command, is not
+needed for it. The parts of the engine (``sandbox.compiled``) are made so, and ``Routine``: a function on plain memory.
+It takes pointers and int64, returns an int64, raises nothing and makes no array:
 ``python -m fairreplay.machine_code MODULE FUNCTION SIGNATURE FILE`` compiles it.
 """
 
@@ -14,12 +15,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+FOLDER: Final = Path(__file__).parent
 ENTRY: Final = "fairreplay_routine"
 BYTES: Final = "b"
 """In a signature: a pointer to uint8."""
@@ -72,7 +74,7 @@ def compiled(routine: Routine) -> Callable[..., int] | None:
     if path is None or not (path.is_file() or _compile(routine, path)):
         return None
     kinds = [ctypes.c_int64 if kind == NUMBER else ctypes.c_void_p for kind in routine.signature]
-    function: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(_load(path.read_bytes()))
+    function: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(load(path.read_bytes(), ENTRY))
     return function
 
 
@@ -80,15 +82,15 @@ def compiled(routine: Routine) -> Callable[..., int] | None:
 
 
 def _kept(routine: Routine) -> Path | None:
-    folder = _folder()
+    folder = cache_folder()
     return None if folder is None else folder / _file_name(routine)
 
 
 @lru_cache(maxsize=1)
-def _folder() -> Path | None:
+def cache_folder() -> Path | None:
     """``NUMBA_CACHE_DIR``, else beside the sources, else among the user's caches; None if none can be written."""
     named = os.environ.get("NUMBA_CACHE_DIR")
-    for folder in [Path(named)] if named else [Path(__file__).parent / "__pycache__", *_users_caches()]:
+    for folder in [Path(named)] if named else [FOLDER / "__pycache__", *_users_caches()]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
@@ -107,18 +109,31 @@ def _users_caches() -> list[Path]:
 
 @lru_cache(maxsize=16)
 def _file_name(routine: Routine) -> str:
-    """Source, compiler and processor are part of the name: what was compiled from others is never loaded."""
-    import llvmlite
-    import llvmlite.binding as llvm
-
-    machine = f"{llvmlite.__version__} {llvm.get_process_triple()} {_processor()}"
     spec = importlib.util.find_spec(routine.module)
     origin = spec.origin if spec is not None else None
     assert origin is not None, "a module of ours is a file"
-    text = hashlib.blake2b(Path(origin).read_bytes() + Path(__file__).read_bytes(), digest_size=8)
-    text.update(routine.signature.encode())
-    on = hashlib.blake2b(machine.encode(), digest_size=6).hexdigest()
-    return f"fairreplay-{routine.function}-{on}-{text.hexdigest()}.o"
+    return file_name(routine.function, [Path(origin), Path(__file__)], routine.signature)
+
+
+def file_name(name: str, sources: Iterable[Path], more: str = "") -> str:
+    """Sources, compiler and processor are part of the name: what was compiled from others is never loaded."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    machine = f"{llvmlite.__version__} {llvm.get_process_triple()} {processor}"
+    text = hashlib.blake2b(more.encode(), digest_size=8)
+    for path in sources:
+        text.update(path.read_bytes())
+    return f"fairreplay-{name}-{hashlib.blake2b(machine.encode(), digest_size=6).hexdigest()}-{text.hexdigest()}.o"
+
+
+def keep(code: Path, path: Path) -> None:
+    """Put a file of machine code in its place, and remove those of earlier sources."""
+    code.replace(path)
+    for old in path.parent.glob(path.name[: -len("0123456789abcdef.o")] + "*.o"):
+        if old != path:
+            old.unlink(missing_ok=True)
 
 
 # ---- loading ----
@@ -127,23 +142,19 @@ _ENGINES: Final[list[Any]] = []
 """What machine code lives in, as long as the process."""
 
 
-def _load(code: bytes) -> int:
+def load(code: bytes, entry: str) -> int:
+    """Where the function ``entry`` of an object file now stands."""
     import llvmlite.binding as llvm
 
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _ENGINES.append(engine)
-    return int(engine.get_function_address(ENTRY))
-
-
-def _processor() -> str:
-    import llvmlite.binding as llvm
-
-    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    return int(engine.get_function_address(entry))
 
 
 def _target_machine() -> Any:
+    """What machine code is made for: this processor."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -158,21 +169,26 @@ def _target_machine() -> Any:
 # ---- compiling ----
 
 
+def run_apart(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a module in a process of its own, which imports what this one does and compiles."""
+    # Numba's own optimisation, function by function, is what takes longest; ``object_code`` optimises the whole once
+    environment = os.environ | {
+        "NUMBA_OPT": "0",
+        "NUMBA_DISABLE_JIT": "0",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
 def _compile(routine: Routine, path: Path) -> bool:
     """Whether it is there now. Two processes may do it at once; the file is always a whole one."""
-    path_there = os.pathsep.join(item for item in sys.path if item)
-    environment = os.environ | {"PYTHONPATH": path_there, "NUMBA_DISABLE_JIT": "0", "NUMBA_OPT": "0"}
     with tempfile.TemporaryDirectory(prefix="fairreplay-", dir=path.parent) as scratch:
         target = Path(scratch) / path.name
-        arguments = [routine.module, routine.function, routine.signature, str(target)]
-        command = [sys.executable, "-m", "fairreplay.machine_code", *arguments]
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        done = run_apart(__name__, routine.module, routine.function, routine.signature, str(target))
         if done.returncode != 0 or not target.is_file():
             return False
-        target.replace(path)
-    for old in path.parent.glob(path.name[: -len("0123456789abcdef.o")] + "*.o"):
-        if old != path:
-            old.unlink(missing_ok=True)
+        keep(target, path)
     return True
 
 
@@ -182,7 +198,6 @@ def build(routine: Routine) -> bytes:
     Raises:
         RuntimeError: it calls something that would not be there when it is loaded.
     """
-    import llvmlite.binding as llvm
     import numba
 
     types = {
@@ -198,19 +213,32 @@ def build(routine: Routine) -> bytes:
     inner = function.overloads[signature].fndesc.llvm_func_name
     taken = ", ".join(f"{types[kind][1]} %a{place}" for place, kind in enumerate(routine.signature))
     wrapper = _WRAPPER.format(entry=ENTRY, function=inner, taken=taken)
-    code = llvm.parse_assembly(function.inspect_llvm(signature) + wrapper)
+    return object_code(function.inspect_llvm(signature) + wrapper, ENTRY)
+
+
+def object_code(assembly: str, entry: str, known: frozenset[str] = frozenset(), apart: Iterable[str] = ()) -> bytes:
+    """An object file of LLVM code, optimised as one whole: everything but ``entry`` is internal to it, so that what has
+    one caller is merged with it and what has none is dropped. Functions whose names begin as one of ``apart`` are not
+    merged.
+
+    Raises:
+        RuntimeError: it calls something that would not be there when it is loaded, ``known`` excepted.
+    """
+    import llvmlite.binding as llvm
+
+    code, kept_apart = llvm.parse_assembly(assembly), tuple(apart)
     code.verify()
     for each in code.functions:
-        if not each.is_declaration and each.name != ENTRY:
+        if not each.is_declaration and each.name != entry:
             each.linkage = llvm.Linkage.internal
+            if each.name.startswith(kept_apart):
+                each.add_function_attribute("noinline")
     machine = _target_machine()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    llvm.create_pass_builder(machine, options).getModulePassManager().run(
-        code, llvm.create_pass_builder(machine, options)
-    )
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(code, builder)
     strange = {each.name for each in code.functions if each.is_declaration and not each.name.startswith("llvm.")}
-    if strange:
-        raise RuntimeError(f"{routine.function} calls {', '.join(sorted(strange))}")
+    if strange - known:
+        raise RuntimeError(f"it calls {', '.join(sorted(strange - known))}")
     return bytes(machine.emit_object(code))
 
 

@@ -26,10 +26,10 @@ def routine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Routine
     (tmp_path / "routine_of_a_test.py").write_text(TOTAL)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    for cached in (machine_code._folder, machine_code._file_name, machine_code.compiled):
+    for cached in (machine_code.cache_folder, machine_code._file_name, machine_code.compiled):
         cached.cache_clear()
     yield Routine("routine_of_a_test", "total", INTS + NUMBER)
-    for cached in (machine_code._folder, machine_code._file_name, machine_code.compiled):
+    for cached in (machine_code.cache_folder, machine_code._file_name, machine_code.compiled):
         cached.cache_clear()
 
 
@@ -62,6 +62,26 @@ def test_a_debugger_gets_no_machine_code(routine: Routine, monkeypatch: pytest.M
 def test_without_a_folder_there_is_none(routine: Routine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
-    machine_code._folder.cache_clear()
+    machine_code.cache_folder.cache_clear()
     assert not is_at_hand(routine)
     assert compiled(routine) is None
+
+
+def test_a_folder_that_cannot_be_written_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr(machine_code, "FOLDER", blocked)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert machine_code.cache_folder.__wrapped__() == tmp_path / "caches" / "fairreplay"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert machine_code.cache_folder.__wrapped__() is None
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "own"))
+    assert machine_code.cache_folder.__wrapped__() == tmp_path / "own"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked))
+    assert machine_code.cache_folder.__wrapped__() is None

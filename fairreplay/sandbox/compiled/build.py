@@ -1,7 +1,6 @@
 """Compile one part into an object file: ``python -m fairreplay.sandbox.compiled.build PART FILE``.
 
-Numba turns the part's functions into LLVM code. That is optimised as one whole here, and everything but the entry is
-internal to it, so that what has one caller is merged with it and what has none is dropped.
+Numba turns the part's functions into LLVM code; ``machine_code`` makes an object file of that.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import llvmlite.binding as llvm
-
+from fairreplay.machine_code import object_code
 from fairreplay.sandbox.compiled import layout
 from fairreplay.sandbox.compiled.jit import APART, compiled
-from fairreplay.sandbox.compiled.parts import ENTRY, PACKAGE, PARTS, target_machine
+from fairreplay.sandbox.compiled.parts import ENTRY, PACKAGE, PARTS
 
 _WRAPPER = """
 define i64 @{entry}(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e) {{
@@ -48,22 +46,8 @@ def build(name: str) -> bytes:
     signature = (numba.types.int64,) * 5
     function.compile(signature)
     inner = function.overloads[signature].fndesc.llvm_func_name
-    code = llvm.parse_assembly(function.inspect_llvm(signature) + _WRAPPER.format(entry=ENTRY, function=inner))
-    code.verify()
-    for each in code.functions:
-        if not each.is_declaration and each.name != ENTRY:
-            each.linkage = llvm.Linkage.internal
-            if any(each.name.startswith(_mangled(name)) for name in APART):
-                each.add_function_attribute("noinline")
-    machine = target_machine()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(code, builder)
-    strange = {each.name for each in code.functions if each.is_declaration and not each.name.startswith("llvm.")}
-    strange -= LIBRARY
-    if strange:
-        raise RuntimeError(f"part {name} calls {', '.join(sorted(strange))}")
-    return bytes(machine.emit_object(code))
+    assembly = function.inspect_llvm(signature) + _WRAPPER.format(entry=ENTRY, function=inner)
+    return object_code(assembly, ENTRY, LIBRARY, map(_mangled, APART))
 
 
 def _mangled(name: str) -> str:

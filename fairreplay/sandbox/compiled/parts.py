@@ -9,12 +9,9 @@ imported where something is compiled and nowhere else.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -23,9 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-import llvmlite
-import llvmlite.binding as llvm
-
+from fairreplay import machine_code
 from fairreplay.errors import FairReplayError
 
 PART: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *(ctypes.c_int64,) * 5)
@@ -61,31 +56,10 @@ PARTS: Final = {
 # ---- where machine code is kept ----
 
 
-@lru_cache(maxsize=1)
-def cache_folder() -> Path | None:
-    """``NUMBA_CACHE_DIR``, else beside the sources, else among the user's caches; None if none can be written."""
-    named = os.environ.get("NUMBA_CACHE_DIR")
-    for folder in [Path(named)] if named else [FOLDER / "__pycache__", *_users_caches()]:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
-    return None
-
-
-def _users_caches() -> list[Path]:
-    try:
-        return [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fairreplay"]
-    except RuntimeError:  # a user without a home, as containers have them
-        return []
-
-
 def sources(name: str) -> list[Path]:
     """The files that a part is compiled from: its module and all that it imports of the sandbox."""
     found: dict[Path, None] = {}
-    waiting = [FOLDER / f"{PARTS[name].module}.py", FOLDER / "build.py"]
+    waiting = [FOLDER / f"{PARTS[name].module}.py", FOLDER / "build.py", Path(machine_code.__file__)]
     while waiting:
         path = waiting.pop()
         if path in found or not path.is_file():
@@ -99,21 +73,12 @@ def sources(name: str) -> list[Path]:
 
 @lru_cache(maxsize=16)
 def _file_name(name: str) -> str:
-    """Sources, compiler and processor are part of the name: what was compiled from others is never loaded."""
-    machine = f"{llvmlite.__version__} {llvm.get_process_triple()} {_processor()}"
-    text = hashlib.blake2b(digest_size=8)
-    for path in sources(name):
-        text.update(path.read_bytes())
-    return f"fairreplay-{name}-{hashlib.blake2b(machine.encode(), digest_size=6).hexdigest()}-{text.hexdigest()}.o"
-
-
-def _processor() -> str:
-    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    return machine_code.file_name(name, sources(name))
 
 
 def missing(names: list[str]) -> list[str]:
     """Those parts that are still to be compiled."""
-    folder = cache_folder()
+    folder = machine_code.cache_folder()
     if is_python():
         return []
     return [name for name in names if name not in _LOADED and not (folder and (folder / _file_name(name)).is_file())]
@@ -134,36 +99,24 @@ def compile_parts(names: list[str]) -> None:
         return
     from filelock import FileLock
 
-    folder = cache_folder()
+    folder = machine_code.cache_folder()
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="fairreplay-") as scratch:
             for name, code in _compiled(names, Path(scratch)).items():
-                _LOADED[name] = _load(code.read_bytes())
+                _LOADED[name] = machine_code.load(code.read_bytes(), ENTRY)
         return
     with FileLock(folder / "fairreplay.lock"), tempfile.TemporaryDirectory(prefix="fairreplay-", dir=folder) as scratch:
         for name, code in _compiled(missing(names), Path(scratch)).items():
-            kept = folder / _file_name(name)
-            code.replace(kept)
-            for old in folder.glob(kept.name[: -len("0123456789abcdef.o")] + "*.o"):
-                if old != kept:
-                    old.unlink(missing_ok=True)
+            machine_code.keep(code, folder / _file_name(name))
 
 
 def _compiled(names: list[str], scratch: Path) -> dict[str, Path]:
     """Object files of parts, each made by a process of its own."""
     from concurrent.futures import ThreadPoolExecutor
 
-    # Numba's own optimisation, function by function, is what takes longest; ``build`` optimises the whole once
-    environment = os.environ | {
-        "NUMBA_OPT": "0",
-        "NUMBA_DISABLE_JIT": "0",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }
-
     def make(name: str) -> Path:
         target = scratch / f"{name}.o"
-        command = [sys.executable, "-m", f"{PACKAGE}.build", name, str(target)]
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        done = machine_code.run_apart(f"{PACKAGE}.build", name, str(target))
         if done.returncode != 0:
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {done.returncode}"]
             raise FairReplayError(f"the engine's part {name} could not be compiled: {last[0]}")
@@ -176,8 +129,6 @@ def _compiled(names: list[str], scratch: Path) -> dict[str, Path]:
 # ---- loading ----
 
 _LOADED: Final[dict[str, int]] = {}
-_ENGINES: Final[list[Any]] = []
-"""What machine code lives in, as long as the process."""
 _PYTHON: Final[list[Any]] = []
 """The parts as they were written, in place of machine code: their place, from 1 on, stands for an address."""
 _LOCK: Final = threading.Lock()
@@ -185,7 +136,7 @@ _LOCK: Final = threading.Lock()
 
 def is_python() -> bool:
     """Whether parts run as plain Python, for a debugger."""
-    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    return machine_code.is_switched_off()
 
 
 def address_of(name: str) -> int:
@@ -198,9 +149,9 @@ def address_of(name: str) -> int:
         if missing([name]):
             compile_parts([name])
         if name not in _LOADED:
-            folder = cache_folder()
+            folder = machine_code.cache_folder()
             assert folder is not None
-            _LOADED[name] = _load((folder / _file_name(name)).read_bytes())
+            _LOADED[name] = machine_code.load((folder / _file_name(name)).read_bytes(), ENTRY)
         return _LOADED[name]
 
 
@@ -212,22 +163,3 @@ def part(name: str) -> Callable[[int, int, int, int, int], int]:
 def part_at(address: int) -> Callable[[int, int, int, int, int], int]:
     """The part at an address that ``address_of`` gave."""
     return _PYTHON[address - 1] if is_python() else PART(address)
-
-
-def target_machine() -> Any:
-    """What machine code is made for: this processor."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_triple(llvm.get_process_triple())
-    features = llvm.get_host_cpu_features().flatten()
-    return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
-    )
-
-
-def _load(code: bytes) -> int:
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    _ENGINES.append(engine)
-    return int(engine.get_function_address(ENTRY))
