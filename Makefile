@@ -19,8 +19,10 @@ lint: $(VENV)/installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# All of the engine is compiled first, on all cores: else the tests wait for one part after the other.
 # The tests of Ray have the machine to themselves: they start a cluster, which ends the process that it cannot serve.
 unit: $(VENV)/installed-test debian
+	$(BIN)/python -c 'from fairreplay.sandbox.compiled.parts import *; compile_parts(missing(list(PARTS)))'
 	$(BIN)/pytest -n 2 --dist loadgroup --max-worker-restart 0 --ignore tests/ray
 	$(BIN)/pytest --capture no tests/ray
 
