@@ -29,6 +29,14 @@ INTS: Final = "i"
 """A pointer to int64."""
 NUMBER: Final = "n"
 """An int64."""
+OPTIONS: Final = {
+    "nogil": True,
+    "error_model": "numpy",
+    "_nrt": False,  # no function makes an array, and counting references to them takes most of the time
+    "no_cpython_wrapper": True,  # machine code is called by its address alone
+    "no_cfunc_wrapper": True,
+}
+"""How Numba compiles all functions that become machine code."""
 _WRAPPER: Final = """
 define i64 @{entry}({taken}) {{
   %result = alloca i64
@@ -196,37 +204,38 @@ def build(routine: Routine) -> bytes:
     """Its object file.
 
     Raises:
-        RuntimeError: it calls something that would not be there when it is loaded.
+        RuntimeError: see ``object_code``.
     """
     import numba
 
-    types = {
-        BYTES: (numba.types.CPointer(numba.types.uint8), "ptr"),
-        INTS: (numba.types.CPointer(numba.types.int64), "ptr"),
-        NUMBER: (numba.types.int64, "i64"),
-    }
-    signature = tuple(types[kind][0] for kind in routine.signature)
-    function: Any = numba.njit(
-        nogil=True, error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )(routine.python())
-    function.compile(signature)
-    inner = function.overloads[signature].fndesc.llvm_func_name
-    taken = ", ".join(f"{types[kind][1]} %a{place}" for place, kind in enumerate(routine.signature))
-    wrapper = _WRAPPER.format(entry=ENTRY, function=inner, taken=taken)
-    return object_code(function.inspect_llvm(signature) + wrapper, ENTRY)
+    return object_code(numba.njit(**OPTIONS)(routine.python()), routine.signature, ENTRY)
 
 
-def object_code(assembly: str, entry: str, known: frozenset[str] = frozenset(), apart: Iterable[str] = ()) -> bytes:
-    """An object file of LLVM code, optimised as one whole: everything but ``entry`` is internal to it, so that what has
-    one caller is merged with it and what has none is dropped. Functions whose names begin as one of ``apart`` are not
-    merged.
+def object_code(
+    function: Any, signature: str, entry: str, known: frozenset[str] = frozenset(), apart: Iterable[str] = ()
+) -> bytes:
+    """An object file in which ``entry`` is ``function``, one of Numba's, with arguments of these kinds.
+
+    It is optimised as one whole: everything but ``entry`` is internal to it, so that what has one caller is merged with
+    it and what has none is dropped. Functions whose names begin as one of ``apart`` are not merged.
 
     Raises:
         RuntimeError: it calls something that would not be there when it is loaded, ``known`` excepted.
     """
     import llvmlite.binding as llvm
+    import numba
 
-    code, kept_apart = llvm.parse_assembly(assembly), tuple(apart)
+    kinds = {
+        BYTES: (numba.types.CPointer(numba.types.uint8), "ptr"),
+        INTS: (numba.types.CPointer(numba.types.int64), "ptr"),
+        NUMBER: (numba.types.int64, "i64"),
+    }
+    types = tuple(kinds[kind][0] for kind in signature)
+    function.compile(types)
+    inner = function.overloads[types].fndesc.llvm_func_name
+    taken = ", ".join(f"{kinds[kind][1]} %a{place}" for place, kind in enumerate(signature))
+    wrapper = _WRAPPER.format(entry=entry, function=inner, taken=taken)
+    code, kept_apart = llvm.parse_assembly(function.inspect_llvm(types) + wrapper), tuple(apart)
     code.verify()
     for each in code.functions:
         if not each.is_declaration and each.name != entry:

@@ -589,6 +589,10 @@ class Config(Table):
         own = self.tenants.get(tenant)
         return (own.slo_ttft_ms if own else None) or self.defaults.slo_ttft_ms
 
+    def estimation_alpha(self) -> float:
+        """Weight of the newest ratio where schedulers correct their estimates."""
+        return self.cost.correction if self.estimation.alpha is None else self.estimation.alpha
+
     def has_extras(self) -> bool:
         """Whether there are pools, drafts, experts or precisions anywhere."""
         tables = (self.cluster, *self.models.values())

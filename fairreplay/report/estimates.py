@@ -106,11 +106,10 @@ def _effects(policy: str, name: str, windows: pl.DataFrame, decided: pl.DataFram
 
 def sentence(config: Config, rows: Sequence[EstimateEffect]) -> str:
     """What is compared, as a clause; what to do where there is nothing."""
-    table = config.estimation
-    alpha = config.cost.correction if table.alpha is None else table.alpha
     said = (
-        f"estimates of costs off by up to {table.error:.0%}, half of it in common to a model, type and size class; "
-        f"corrected: by a moving average of weight {alpha:g} a class"
+        f"estimates of costs off by up to {config.estimation.error:.0%}, "
+        "half of it in common to a model, type and size class; "
+        f"corrected: by a moving average of weight {config.estimation_alpha():g} a class"
     )
     if not rows:
         return f"{said}; no policy that goes by estimates is replayed with them: fairreplay replay --policy sjf"

@@ -547,8 +547,7 @@ def _estimation(config: Config) -> estimation.Estimation | None:
     table = config.estimation
     if not table.error:
         return None
-    alpha = config.cost.correction if table.alpha is None else table.alpha
-    return estimation.Estimation(max(1, _millionths(alpha)) if table.correction else 0)
+    return estimation.Estimation(max(1, _millionths(config.estimation_alpha())) if table.correction else 0)
 
 
 def _threshold(policy: str, threshold: int | None) -> int | None:

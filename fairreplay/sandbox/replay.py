@@ -355,8 +355,7 @@ def _estimation(config: Config, policy: str) -> dict[str, object]:
     if not goes_by_estimates(config, policy):
         return {}
     table = config.estimation
-    alpha = config.cost.correction if table.alpha is None else table.alpha
-    return {"estimation": {"error": table.error, "correction": alpha if table.correction else None}}
+    return {"estimation": {"error": table.error, "correction": config.estimation_alpha() if table.correction else None}}
 
 
 def _targets(config: Config, policy: str) -> dict[str, object]:

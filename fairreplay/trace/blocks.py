@@ -120,8 +120,8 @@ class JsonTables:
         """
         self._types = _json_types(columns, sample)
         self._seen = {name for name in self._types if name in sample.columns}
-        self._order = {name: place for place, name in enumerate(sample.columns)}
         """Declared columns that the log has so far; each costs time in every row."""
+        self._order = {name: place for place, name in enumerate(sample.columns)}
         self._others: dict[str, pl.DataType] = {}
         """Keys that are not declared and hold single values."""
         self._wide = False

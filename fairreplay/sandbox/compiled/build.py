@@ -8,24 +8,12 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from fairreplay.machine_code import object_code
+from fairreplay.machine_code import NUMBER, object_code
 from fairreplay.sandbox.compiled import layout
 from fairreplay.sandbox.compiled.jit import APART, compiled
 from fairreplay.sandbox.compiled.parts import ENTRY, PACKAGE, PARTS
-
-_WRAPPER = """
-define i64 @{entry}(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e) {{
-  %result = alloca i64
-  %trouble = alloca ptr
-  %status = call i32 @"{function}"(ptr %result, ptr %trouble, i64 %a, i64 %b, i64 %c, i64 %d, i64 %e)
-  %value = load i64, ptr %result
-  ret i64 %value
-}}
-"""
-"""Numba's functions return a status beside the result. Parts raise no errors, so here it says nothing."""
-
 
 LIBRARY: Final = frozenset({"sqrt"})
 """Of the C library, which every process has; rounded correctly everywhere."""
@@ -37,17 +25,11 @@ def build(name: str) -> bytes:
     Raises:
         RuntimeError: its code calls something that would not be there when it is loaded.
     """
-    import numba
-
     _skip_inner_machine_code()
     layout.EXTRAS, layout.ESTIMATES = PARTS[name].extras, PARTS[name].estimates
     module = importlib.import_module(f"{PACKAGE}.{PARTS[name].module}")
-    function: Any = compiled(getattr(module, PARTS[name].function))
-    signature = (numba.types.int64,) * 5
-    function.compile(signature)
-    inner = function.overloads[signature].fndesc.llvm_func_name
-    assembly = function.inspect_llvm(signature) + _WRAPPER.format(entry=ENTRY, function=inner)
-    return object_code(assembly, ENTRY, LIBRARY, map(_mangled, APART))
+    function = compiled(getattr(module, PARTS[name].function))
+    return object_code(function, NUMBER * 5, ENTRY, LIBRARY, map(_mangled, APART))
 
 
 def _mangled(name: str) -> str:

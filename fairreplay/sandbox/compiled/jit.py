@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import llvmlite.ir
 import numpy as np
 
+from fairreplay.machine_code import OPTIONS
 from fairreplay.sandbox.compiled import layout as at
 from fairreplay.sandbox.compiled.parts import is_python, part_at
 
@@ -45,18 +46,10 @@ IS_PYTHON: Final = is_python()
 """NUMBA_DISABLE_JIT=1: all parts run as plain Python, slowly, for a debugger."""
 numba.config.DISABLE_JIT = int(IS_PYTHON)  # whatever else it reads
 
-_OPTIONS: Final = {
-    "nogil": True,
-    "error_model": "numpy",
-    "_nrt": False,  # no function here makes an array, and counting references to them takes most of the time
-    "no_cpython_wrapper": True,  # parts are called by their address alone
-    "no_cfunc_wrapper": True,
-}
-
 
 def compiled(function: Function) -> Function:
     """Compiled as part of what calls it."""
-    return numba.njit(**_OPTIONS)(function)
+    return numba.njit(**OPTIONS)(function)
 
 
 APART: Final[set[str]] = set()
@@ -71,7 +64,7 @@ def apart(function: Function) -> Function:
 
 def inlined(function: Function) -> Function:
     """Compiled into each of its callers: for small functions that are called often."""
-    return numba.njit(**_OPTIONS, forceinline=True)(function)
+    return numba.njit(**OPTIONS, forceinline=True)(function)
 
 
 def instruction(python: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:

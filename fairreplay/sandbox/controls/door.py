@@ -18,11 +18,8 @@ from fairreplay.sandbox.controls.pressure import lets_in, look, queue_up, sample
 from fairreplay.sandbox.controls.tickets import come_back, take
 from fairreplay.sandbox.engine import (
     BACKPRESSURE,
+    COME_BACK,
     NO_REASON,
-    PREEMPTION_DENIED,
-    QUEUE_FULL,
-    QUEUE_TIME,
-    RATE_LIMITED,
     TENANT_QUEUE_FULL,
 )
 
@@ -98,7 +95,7 @@ def refuse(c: Ints, s: Ints, t: Ints, ticket: int, reason: int, now_ps: int) -> 
     t[place + at.STATE] = at.DONE
     leave_host(c, t, ticket)
     count_refusal(c, s, source)
-    if reason in (RATE_LIMITED, QUEUE_FULL, TENANT_QUEUE_FULL, QUEUE_TIME, BACKPRESSURE, PREEMPTION_DENIED):
+    if reason in COME_BACK:
         come_back(c, t, ticket, now_ps)
 
 
