@@ -47,6 +47,8 @@ from fairreplay.sandbox.policies.user import failed
 PASSES_A_CALL: Final = 200_000
 """Passes between two moments at which progress is told and an interrupt is noticed."""
 COUNTER_MAX: Final = 2.0**62
+AMPLE: Final = COUNTER_MAX / 1024
+"""Bounds below it stay below ``COUNTER_MAX`` whatever an estimate makes of them (at most 199 times)."""
 MAX_PS: Final = 2.0**63 - 2.0**56
 ROWS: Final = 4096
 """Rows of step sums that the kernel gathers between two calls."""
@@ -470,21 +472,20 @@ def _compile_ranks(ranks: set[UserRank]) -> dict[UserRank, Any]:
 
 def _check_counters(workload: Workload, plan: Plan) -> None:
     """Counters are int64; the plain engine's are unbounded, so what would not fit is refused."""
-    inverse = np.max([weights for _, weights in plan.weights], axis=0)[workload.tenant]
-    inverse = np.maximum(inverse, workload.request_weight).astype(np.float64)
     outputs = workload.output_tokens
-    costs = np.zeros_like(outputs) if workload.cost is None else workload.cost // MICRO
     for spec in {settings.policy for _, settings in plan.settings}:
         most = 0.0
         if counts_service(spec):
-            most = float(((spec.prompt_cost * workload.prompt_tokens + spec.output_cost * outputs) * inverse).sum())
+            most = _most_service(workload, plan, spec.prompt_cost * workload.prompt_tokens + spec.output_cost * outputs)
         elif spec.name in ("wfq", "wfq+edf"):
             expected = max(spec.predicted_output, int(outputs.max(initial=0)))
-            prompts = costs if spec.by_cost else workload.prompt_tokens
-            most = float(((spec.prompt_cost * prompts + spec.output_cost * expected) * inverse).sum())
+            prompts = workload.prompt_tokens
+            if spec.by_cost:
+                prompts = np.zeros_like(outputs) if workload.cost is None else workload.cost // MICRO
+            most = _most_service(workload, plan, spec.prompt_cost * prompts + spec.output_cost * expected)
             most *= _largest_estimate(workload, spec)
         elif spec.name == "drr":
-            most = float((workload.prompt_tokens * inverse).sum())
+            most = _most_service(workload, plan, workload.prompt_tokens)
             most = max(most, most / (spec.quantum * WEIGHT_SCALE) * len(workload.tenants))
         if most > COUNTER_MAX:
             raise OverflowError("a tenant's weight is too small for its service to be counted in 64 bits")
@@ -495,6 +496,20 @@ def _check_counters(workload: Workload, plan: Plan) -> None:
         latest += spec.alpha_ps * longest + spec.gamma_ps * 64.0
         if latest > MAX_PS or spec.gamma_ps * 64.0 * (1 << LOG_BITS) > MAX_PS:
             raise OverflowError("deadlines lie further away than 104 days: a target, alpha or gamma is too large")
+
+
+def _most_service(workload: Workload, plan: Plan, costs: Int64s) -> float:
+    """The service of all requests together, each divided by the least weight that it ever has.
+
+    Where the least weight of all leaves ample room, which is nearly always, that bound is the answer.
+    """
+    by_tenant = np.max([weights for _, weights in plan.weights], axis=0)
+    largest = max(int(by_tenant.max(initial=0)), int(workload.request_weight.max(initial=0)))
+    bound = float(costs.sum(dtype=np.float64)) * largest
+    if bound <= AMPLE:
+        return bound
+    inverse = np.maximum(by_tenant[workload.tenant], workload.request_weight)
+    return float((costs * inverse.astype(np.float64)).sum())
 
 
 def _largest_estimate(workload: Workload, spec: PolicySpec) -> float:
