@@ -1,14 +1,14 @@
 """The plain engine against that of an earlier revision: what has been built since may not slow it by more than 3 %.
 
 The machine and the place of a process in memory change a time by more than that. So two processes, one of each
-revision, replay a load in turn, some tens of milliseconds apart, and the median of the ratios of such neighbours
-counts; this is done again with new processes, and what is printed is the median over these pairs of processes, with an
-interval that holds the true one with 95 % (by rank, so whatever the scatter looks like). `--instructions` counts what
-the processor executes for a request instead, under valgrind, where hardly anything scatters: the difference between
-many and few replays in a process, so that start and compilation are not in it.
+revision, replay a load in turn on one core, some tens of milliseconds apart, and the median of the ratios of such
+neighbours counts; this is done again with many new processes, and what is printed is the median over these pairs of
+processes, with an interval that holds the true one with 95 % (by rank, so whatever the scatter looks like).
+`--instructions` counts what the processor executes for a request instead, under valgrind, where hardly anything
+scatters: the difference between many and few replays in a process, so that start and compilation are not in it.
 
     python benchmarks/against.py                 # BEFORE, below
-    python benchmarks/against.py REVISION --rounds 40
+    python benchmarks/against.py REVISION --rounds 100
     python benchmarks/against.py --instructions
 """
 
@@ -65,13 +65,14 @@ def command(tree: Path, requests: int, loads: list[str]) -> tuple[list[str], dic
 
 
 class Worker:
-    """A process with the engine of one tree, that replays a load when it is told to."""
+    """A process with the engine of one tree, that replays a load when it is told to, always on the same core."""
 
-    def __init__(self, tree: Path, requests: int) -> None:
+    def __init__(self, tree: Path, requests: int, core: int) -> None:
         line, environment = command(tree, requests, list(LOADS))
         self.process = subprocess.Popen(
             line, env=environment, cwd=tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        os.sched_setaffinity(self.process.pid, {core})
 
     def seconds(self, load: str) -> float:
         assert self.process.stdin is not None
@@ -111,8 +112,10 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 def by_time(trees: dict[str, Path], revision: str, rounds: int, turns: int, requests: int) -> None:
     found: dict[str, dict[str, list[float]]] = {load: {name: [] for name in trees} for load in LOADS}
     pairs: dict[str, list[float]] = {load: [] for load in LOADS}
-    for _ in range(rounds):
-        workers = {name: Worker(tree, requests) for name, tree in trees.items()}
+    cores = sorted(os.sched_getaffinity(0))
+    for number in range(rounds):
+        core = cores[number % len(cores)]
+        workers = {name: Worker(tree, requests, core) for name, tree in trees.items()}
         for load in LOADS:
             times: dict[str, list[float]] = {name: [] for name in trees}
             for turn in range(turns + 1):
@@ -156,10 +159,10 @@ def by_instructions(trees: dict[str, Path], revision: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("revision", nargs="?", default=BEFORE)
-    parser.add_argument("--rounds", type=int, default=12, help="pairs of processes (default 12)")
-    parser.add_argument("--turns", type=int, default=20, help="replays of a load in a process (default 20)")
+    parser.add_argument("--rounds", type=int, default=60, help="pairs of processes (default 60)")
+    parser.add_argument("--turns", type=int, default=3, help="replays of a load in a process (default 3)")
     parser.add_argument("--requests", type=int, default=300_000)
-    parser.add_argument("--instructions", action="store_true", help="count instructions under valgrind (10 minutes)")
+    parser.add_argument("--instructions", action="store_true", help="count them under valgrind (10 to 15 minutes)")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         trees = {name: Path(scratch) / name for name in ("before", "now")}
@@ -168,7 +171,7 @@ def main() -> None:
             tree.mkdir()
             subprocess.run(["tar", "-x", "-C", str(tree)], input=archive, check=True)
         for tree in trees.values():  # the first process of a revision compiles
-            worker = Worker(tree, 1000)
+            worker = Worker(tree, 1000, min(os.sched_getaffinity(0)))
             for load in LOADS:
                 worker.seconds(load)
             worker.end()
