@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from fairreplay.causes.episodes import deficits
 from fairreplay.config.model import Config, MinSamples, SloTtft, resolve_cluster
 from fairreplay.errors import UsageError
-from fairreplay.metrics.measure import measure_windows, of_model
+from fairreplay.metrics.measure import measure_windows
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
+from fairreplay.metrics.steady import steady_mean
 from fairreplay.sandbox import hooks
 from fairreplay.sandbox.compiled import run
 from fairreplay.sandbox.engine import FLOOR_SCALE, NEVER, PS_PER_US, STATUS_NAMES, Int64s, Plan, TypeFloors
@@ -38,6 +39,7 @@ from fairreplay.sandbox.plan import (
     with_known_policies,
 )
 from fairreplay.sandbox.replay import SEMANTICS
+from fairreplay.store.outcome_rows import of_model
 from fairreplay.store.store import Store
 from fairreplay.trace.schema import SCHEMA, TIMESTAMP
 from fairreplay.trace.values import epoch_us
@@ -274,7 +276,7 @@ def judge(scene: Scene, simulated: Simulated) -> Judged:
     windows = measure_windows(rows, scene.config, options, "counterfactual", scene.slo[0]).filter(
         pl.col("start") >= scene.start
     )
-    means = windows.select(pl.col("scr", "jfi", "tfr").mean(), pl.col("min_x").min()).row(0, named=True)
+    means = windows.select(steady_mean(pl.col("scr", "jfi", "tfr")), pl.col("min_x").min()).row(0, named=True)
     return Judged(deficits=deficits(windows), metrics=means, preempted=int((simulated.preemptions > 0).sum()))
 
 

@@ -42,10 +42,11 @@ from fairreplay.causes.verdict import (
 )
 from fairreplay.config.model import Config, SloTtft
 from fairreplay.errors import UsageError
-from fairreplay.metrics.measure import Measured, measure, of_model, slos_of
+from fairreplay.metrics.measure import Measured, measure, slos_of
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.sandbox.plan import with_known_policies
 from fairreplay.sandbox.pool import run_all
+from fairreplay.store.outcome_rows import of_model
 
 REPRODUCED_MIN: Final = 0.5
 REPRODUCED_MAX: Final = 2.0

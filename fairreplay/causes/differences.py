@@ -16,10 +16,11 @@ from fairreplay.causes.episodes import Episode
 from fairreplay.causes.overtaking import overtakes
 from fairreplay.causes.review import Source, has_decisions, inside
 from fairreplay.metrics.load import Ints
-from fairreplay.metrics.measure import of_model
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.metrics.quantiles import nearest_rank
 from fairreplay.metrics.scr import Q
+from fairreplay.metrics.steady import mean_of
+from fairreplay.store.outcome_rows import beside, of_model
 from fairreplay.trace.schema import TIMESTAMP
 from fairreplay.trace.values import epoch_us
 
@@ -168,13 +169,14 @@ def differences(
     simulated: bool = False,
 ) -> Differences:
     """Compare two outcomes (canonical columns) of the same period, joined by ``request_id``."""
-    table = compared(production, replay)
+    table = compared(production, replay)  # of millions of rows: what follows copies the columns that it needs, no more
     both = len(table)
     ordered_by = "scheduled_at" if production["scheduled_at"].null_count() < len(production) else "first_token_at"
     service = "wait_us" if ordered_by == "scheduled_at" else "ttft_us"
-    counted = table.drop_nulls([f"{service}_production", f"{service}_replay"])
+    instants = [f"{service}_production", f"{service}_replay"]
+    counted = table.select("model", "tenant", "arrived_at", "tokens", *instants).drop_nulls(instants)
     pairs, inversions, overtaking = _order(counted, service)
-    told = table.drop_nulls(["preemptions_production", "preemptions_replay"])
+    told = table.select("preemptions_production", "preemptions_replay").drop_nulls()
     refused = {side: table[f"refused_{side}"] for side in ("production", "replay")}
     return Differences(
         production=production_name,
@@ -209,10 +211,9 @@ def compared(production: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
         (pl.col(f"{what}_replay") - pl.col(f"{what}_production")).alias(f"{what}_change")
         for what in ("wait_us", "ttft_us", "finish_us", "preemptions")
     ]
-    joined = left.join(right, on="request_id", how="inner").with_columns(changes)
-    return joined.select(pl.col(name).cast(dtype) for name, dtype in REQUEST_SCHEMA.items()).sort(
-        "arrived_at", "request_id"
-    )
+    table = beside(left, right).with_columns(changes)
+    table = table.select(pl.col(name).cast(dtype) for name, dtype in REQUEST_SCHEMA.items())
+    return table if table["arrived_at"].is_sorted() else table.sort("arrived_at", "request_id")
 
 
 def _decided(rows: pl.DataFrame, side: str, *more: str | pl.Expr) -> pl.DataFrame:
@@ -277,20 +278,19 @@ def _ints(values: pl.Series) -> Ints:
 
 def _tenants(table: pl.DataFrame) -> pl.DataFrame:
     rows = []
-    for part in table.partition_by("tenant", maintain_order=True):
+    sides = ("production", "replay")
+    needed = ["tenant", *(f"{what}_{side}" for what in ("ttft_us", "refused") for side in sides), "ttft_us_change"]
+    for part in table.select(needed).partition_by("tenant", maintain_order=True):
         answered = part.drop_nulls("ttft_us_change")
-        ranks = {
-            f"ttft_{q}_us_{side}": nearest_rank(answered[f"ttft_us_{side}"], rank)
-            for q, rank in Q.items()
-            for side in ("production", "replay")
-        }
+        ordered = {side: answered[f"ttft_us_{side}"].sort() for side in sides}
+        ranks = {f"ttft_{q}_us_{side}": nearest_rank(ordered[side], rank) for q, rank in Q.items() for side in sides}
         rows.append(
             {
                 "tenant": part["tenant"][0],
                 "requests": len(part),
                 "answered": len(answered),
                 **ranks,
-                "ttft_mean_change_us": answered["ttft_us_change"].mean(),
+                "ttft_mean_change_us": mean_of(answered["ttft_us_change"]),
                 "refused_production": int(part["refused_production"].sum()),
                 "refused_replay": int(part["refused_replay"].sum()),
             }
@@ -311,7 +311,7 @@ def _windows(table: pl.DataFrame, options: MeasureOptions) -> pl.DataFrame:
         .agg(
             pl.len().alias("requests"),
             change.abs().sum().alias("ttft_moved_us"),
-            change.mean().alias("ttft_mean_change_us"),
+            pl.when(change.count() > 0).then(change.sum() / change.count()).alias("ttft_mean_change_us"),
             (pl.col("refused_production") != pl.col("refused_replay")).sum().alias("refused_otherwise"),
         )
         .filter((pl.col("ttft_moved_us") > 0) | (pl.col("refused_otherwise") > 0))

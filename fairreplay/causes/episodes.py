@@ -11,8 +11,10 @@ from typing import Any, Final
 import polars as pl
 
 from fairreplay.causes.verdict import Verdict
-from fairreplay.metrics.measure import JFI_DEGRADED, SCR_DEGRADED, TFR_DEGRADED, X_DEGRADED, Measured, of_model
+from fairreplay.metrics.measure import JFI_DEGRADED, SCR_DEGRADED, TFR_DEGRADED, X_DEGRADED, Measured
 from fairreplay.metrics.quantiles import ttft_us
+from fairreplay.metrics.steady import steady_sum
+from fairreplay.store.outcome_rows import of_model
 
 GAP_WINDOWS_MAX: Final = 2
 """Healthy or null windows that may lie between two degraded ones of an episode."""
@@ -128,7 +130,7 @@ def deficits(windows: pl.DataFrame) -> dict[str, float]:
         "jfi": pl.max_horizontal(floor, below("jfi", JFI_DEGRADED), below("min_x", X_DEGRADED)),
         "tfr": pl.max_horizontal(floor, below("tfr", TFR_DEGRADED)),
     }
-    return windows.select((term * length).sum().alias(name) for name, term in terms.items()).row(0, named=True)
+    return windows.select(steady_sum(term * length).alias(name) for name, term in terms.items()).row(0, named=True)
 
 
 def _episode(tables: _Tables, windows: pl.DataFrame, model: str | None) -> Episode:

@@ -7,6 +7,8 @@ from typing import Final
 
 import polars as pl
 
+from fairreplay.metrics.steady import steady_sum, total_of
+
 FLOOD_SHARE: Final = 0.1
 """Of all that was asked beyond fair shares; who has less did not make the queue."""
 
@@ -30,9 +32,9 @@ def floods(tenants: pl.DataFrame) -> tuple[Flood, ...]:
     A tenant whose demand fits into its weighted max-min share is entitled to all of it, however long it waits; so only
     who asks for more has an excess. Who has one and got less than its entitlement was itself crowded out.
     """
-    excess = (pl.col("demand") - pl.col("entitlement")).clip(lower_bound=0).sum().alias("excess")
-    sums = tenants.group_by("tenant").agg(excess, pl.col("served").sum(), pl.col("entitlement").sum())
-    total = float(sums["excess"].sum())
+    excess = steady_sum((pl.col("demand") - pl.col("entitlement")).clip(lower_bound=0)).alias("excess")
+    sums = tenants.group_by("tenant").agg(excess, steady_sum(pl.col("served", "entitlement"))).sort("tenant")
+    total = total_of(sums["excess"])
     if total == 0:
         return ()
     found = [

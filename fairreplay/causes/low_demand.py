@@ -14,7 +14,8 @@ from fairreplay.causes.episodes import GAP_WINDOWS_MAX, METRICS, Episode, defici
 from fairreplay.causes.levels import BASELINE, VARIANCE_MIN, Bools, Floats
 from fairreplay.causes.signatures import QUIET_RATIO, QUIET_SHARE, QUIET_Z
 from fairreplay.causes.verdict import LOW_DEMAND, Signature
-from fairreplay.metrics.measure import Measured, of_model
+from fairreplay.metrics.measure import Measured
+from fairreplay.store.outcome_rows import of_model
 
 JFI_RAW_LOW: Final = 0.9
 

@@ -29,6 +29,7 @@ from fairreplay.causes.levels import Floats, Levels
 from fairreplay.causes.signatures import Evidence, is_skewed, weight_skews
 from fairreplay.causes.verdict import Inferred
 from fairreplay.metrics.entitlement import fair_weights
+from fairreplay.metrics.steady import steady_mean
 
 CLASSES: Final = 3
 LARGER: Final = (5, 4)
@@ -151,7 +152,7 @@ def committed_weights(evidence: Evidence) -> Intervention:
 def floor_shares(evidence: Evidence) -> dict[str, float]:
     """The floors rho_k: of each type, its mean over the episode's windows in the log."""
     here = evidence.types.filter((pl.col("start") >= evidence.start) & (pl.col("start") < evidence.end))
-    means = here.group_by("type").agg(pl.col("floor").mean()).drop_nulls().sort("type")
+    means = here.group_by("type").agg(steady_mean(pl.col("floor"))).drop_nulls().sort("type")
     return {row["type"]: round(row["floor"], 6) for row in means.to_dicts()}
 
 

@@ -31,6 +31,7 @@ from fairreplay.causes.verdict import Recommendation
 from fairreplay.config.model import STEP_TIME_KEYS, Config, resolve_cluster
 from fairreplay.errors import UsageError
 from fairreplay.metrics.entitlement import fair_weights
+from fairreplay.metrics.steady import steady_mean
 
 LIMIT_RATIO: Final = 2.0
 """A gateway's limit over a tenant's usual rate: where a burst begins."""
@@ -197,7 +198,7 @@ def preemption_thrash(evidence: Evidence) -> list[Fix]:
     engines = [cluster.engine, *(engine for at, engine in cluster.changes if at < evidence.end)]
     engine = engines[-1]
     tokens = evidence.rows.select(
-        (pl.col("prompt_tokens").cast(pl.Float64) + pl.col("output_tokens").cast(pl.Float64)).mean()
+        steady_mean(pl.col("prompt_tokens").cast(pl.Float64) + pl.col("output_tokens").cast(pl.Float64))
     ).item()
     fixes = [
         Fix(

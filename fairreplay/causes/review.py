@@ -17,6 +17,7 @@ from fairreplay.metrics.measure import Measured, measure, sliding, slos_of
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.sandbox.plan import baseline_policy, choose, policy_name
 from fairreplay.sandbox.replay import find_replays
+from fairreplay.store.outcome_rows import arrived_between
 from fairreplay.store.outcomes import LOGGED, outcomes
 from fairreplay.store.store import Store
 
@@ -115,11 +116,7 @@ def sources(store: Store, config: Config, options: MeasureOptions, progress: Pro
 
 def inside(rows: pl.DataFrame, options: MeasureOptions) -> pl.DataFrame:
     """The rows that arrived in the period of ``options``."""
-    if options.since is not None:
-        rows = rows.filter(pl.col("arrived_at") >= options.since)
-    if options.until is not None:
-        rows = rows.filter(pl.col("arrived_at") < options.until)
-    return rows
+    return arrived_between(rows, options.since, options.until)
 
 
 def has_decisions(outcome: pl.DataFrame) -> bool:

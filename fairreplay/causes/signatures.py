@@ -22,7 +22,9 @@ from fairreplay.config.model import Config, resolve_cluster
 from fairreplay.metrics.entitlement import fair_weights
 from fairreplay.metrics.measure import TFR_DEGRADED
 from fairreplay.metrics.preemption import recompute_tax
+from fairreplay.metrics.steady import mean_of, steady_mean, steady_sum, total_of
 from fairreplay.sandbox.plan import weight_in_force
+from fairreplay.store.outcome_rows import arrived_between
 from fairreplay.trace.schema import TIMESTAMP
 
 THRASH_PREEMPTIONS: Final = 2
@@ -206,7 +208,7 @@ def type_starvation(evidence: Evidence) -> Signature:
     """A type with waiting requests that got less than its floor, under a rule that can starve."""
     here = evidence.types.filter((pl.col("start") >= evidence.start) & (pl.col("start") < evidence.end))
     least = here.group_by("type").agg(
-        pl.col("ratio").min(), pl.col("leak").sum(), (pl.col("ratio") < TFR_DEGRADED).sum().alias("windows")
+        pl.col("ratio").min(), steady_sum(pl.col("leak")), (pl.col("ratio") < TFR_DEGRADED).sum().alias("windows")
     )
     starved = least.filter(pl.col("windows") > 0).sort("ratio", "type")
     ratio = None if here["ratio"].null_count() == len(here) else float(here["ratio"].min())  # type: ignore[arg-type]
@@ -247,7 +249,7 @@ def weight_skew(evidence: Evidence) -> Signature:
     here = evidence.tenants.filter(pl.col("start").is_in(_skewed_windows(evidence)))
     attained = {
         row["tenant"]: row["x"]
-        for row in here.filter(pl.col("entitlement") > 0).group_by("tenant").agg(pl.col("x").mean()).to_dicts()
+        for row in here.filter(pl.col("entitlement") > 0).group_by("tenant").agg(steady_mean(pl.col("x"))).to_dicts()
     }
     far = {name: skew for name, skew in skews.items() if is_skewed(skew)}
     served_so = {
@@ -334,7 +336,7 @@ def _skews_in(evidence: Evidence, windows: Sequence[datetime]) -> dict[str, floa
     names = sorted(rows["tenant"].unique().to_list())
     logged = {
         row["tenant"]: row["weight"]
-        for row in rows.group_by("tenant").agg(pl.col("weight").cast(pl.Float64).mean()).to_dicts()
+        for row in rows.group_by("tenant").agg(steady_mean(pl.col("weight").cast(pl.Float64))).to_dicts()
     }
     force = np.array(
         [
@@ -370,7 +372,7 @@ def _away(skew: float) -> float:
 
 
 def _arrived(evidence: Evidence) -> pl.DataFrame:
-    return evidence.rows.filter(pl.col("arrived_at").is_between(evidence.start, evidence.end, closed="left"))
+    return arrived_between(evidence.rows, evidence.start, evidence.end)
 
 
 def _usual_rows(evidence: Evidence) -> pl.DataFrame:
@@ -434,7 +436,7 @@ def _kv_use(evidence: Evidence) -> float | None:
         .clip(0, None)
     )
     tokens = pl.col("prompt_tokens").cast(pl.Float64) + pl.col("output_tokens").cast(pl.Float64) / 2
-    used = evidence.rows.select((held * tokens).sum()).item()
+    used = evidence.rows.select(steady_sum(held * tokens)).item()
     span_us = (evidence.end - evidence.start).total_seconds() * 1e6
     if not used:
         return None
@@ -454,13 +456,12 @@ def _oldest_waiting(evidence: Evidence) -> dict[str, float]:
 def _served_over_offered(evidence: Evidence) -> float | None:
     """Service delivered in the episode's windows over what was demanded there; 1 = nothing was left waiting."""
     here = evidence.tenants.filter((pl.col("start") >= evidence.start) & (pl.col("start") < evidence.end))
-    demand = float(here["demand"].sum())
-    return float(here["served"].sum()) / demand if demand else None
+    demand = total_of(here["demand"])
+    return total_of(here["served"]) / demand if demand else None
 
 
 def _mean(rows: pl.DataFrame, column: str) -> float | None:
-    mean = rows[column].cast(pl.Float64).mean()
-    return None if mean is None else float(mean)  # type: ignore[arg-type]
+    return mean_of(rows[column].cast(pl.Float64))
 
 
 def _ratio(now: float | None, usual: float | None) -> float | None:

@@ -60,8 +60,9 @@ def worst_of_source(source: Source) -> tuple[str, str]:
     """
     import polars as pl
 
-    from fairreplay.metrics.measure import models, of_model
+    from fairreplay.metrics.measure import models
     from fairreplay.report.levels import METRICS, level, longest_run
+    from fairreplay.store.outcome_rows import of_model
 
     found = [("ok", "nothing below yellow")]
     for model in models(source.measured.windows):

@@ -17,10 +17,12 @@ import polars as pl
 from fairreplay.causes.review import Source, has_decisions, inside, production
 from fairreplay.export.results import Period, Results, periods
 from fairreplay.metrics.alerts import CHANNELS, MODES, THRESHOLDS, PeriodFigure
-from fairreplay.metrics.measure import Measured, measure, models, of_model
+from fairreplay.metrics.measure import Measured, measure, models
 from fairreplay.metrics.options import WHOLE_PERIOD
 from fairreplay.metrics.quantiles import nearest_rank, ttft_us
 from fairreplay.metrics.scr import Q
+from fairreplay.metrics.steady import steady_mean
+from fairreplay.store.outcome_rows import of_model
 
 PREFIX: Final = "fairreplay_"
 MODELS_MAX: Final = 100
@@ -273,7 +275,7 @@ def _tenants(group: _Group, measured: Measured, whole: Measured, model: str | No
             pl.col("x").min().alias("worst"),
             pl.col("pass").count().alias("judged"),
             (~pl.col("pass")).sum().alias("failed"),
-            pl.col("skew").mean(),
+            steady_mean(pl.col("skew")),
         )
         .iter_rows(named=True)
     }

@@ -15,9 +15,10 @@ from fairreplay.causes.verdict import CAUSES, UNEXPLAINED
 from fairreplay.config.model import Config
 from fairreplay.metrics.alerts import Alert, EmergencyMode, PeriodFigure, alerts, emergency_modes, figures
 from fairreplay.metrics.entitlement import fair_weights
-from fairreplay.metrics.measure import TENANT_SCHEMA, TYPE_SCHEMA, WINDOW_SCHEMA, models, of_model
+from fairreplay.metrics.measure import TENANT_SCHEMA, TYPE_SCHEMA, WINDOW_SCHEMA, models
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.sandbox.replay import find_replays
+from fairreplay.store.outcome_rows import of_model
 from fairreplay.store.store import Store
 from fairreplay.trace.schema import TIMESTAMP
 

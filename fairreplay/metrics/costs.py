@@ -18,6 +18,7 @@ import polars as pl
 from fairreplay.config.size_classes import SIZE_NAMES, SIZES
 from fairreplay.metrics.entitlement import Floats
 from fairreplay.metrics.load import Ints
+from fairreplay.store.outcome_rows import beside
 from fairreplay.trace.values import iso
 
 PARTS: Final = 4
@@ -155,12 +156,12 @@ def _both(logged: pl.DataFrame, replayed: pl.DataFrame) -> pl.DataFrame:
         (pl.col("finished_at") - pl.col("scheduled_at")).dt.total_microseconds().alias("whole"),
         (pl.col("finished_at") - pl.col("first_token_at")).dt.total_microseconds().alias("decode"),
     )
-    if len(real) == len(ours) and (real["request_id"] == ours["request_id"]).all():
-        both = real.with_columns(ours.drop("request_id").get_columns())
-    else:
-        both = real.join(ours, on="request_id", how="inner", maintain_order="left")
     estimated = pl.when("from_admission").then("whole").otherwise("decode").alias("estimated")
-    return both.with_columns(estimated).filter("ok", "ours_ok", pl.col("actual") > 0, pl.col("estimated") > 0)
+    return (
+        beside(real, ours)
+        .with_columns(estimated)
+        .filter("ok", "ours_ok", pl.col("actual") > 0, pl.col("estimated") > 0)
+    )
 
 
 def _borders(first_us: int, last_us: int) -> Ints:

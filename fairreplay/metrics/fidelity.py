@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from fairreplay.metrics.quantiles import nearest_rank, ttft_us
+from fairreplay.store.outcome_rows import beside
 
 FIDELITY_COLUMNS: Final = ("request_id", "tenant", "arrived_at", "first_token_at")
 """Canonical columns that the comparison reads."""
@@ -27,11 +28,9 @@ class Fidelity:
 
 def fidelity(logged: pl.DataFrame, replayed: pl.DataFrame) -> Fidelity | None:
     """Compare two outcomes (canonical columns) by request id; null where no request has a first token in both."""
-    both = (
-        logged.select("request_id", "tenant", ttft_us(logged).alias("log"))
-        .join(replayed.select("request_id", ttft_us(replayed).alias("replay")), on="request_id", how="inner")
-        .drop_nulls(["log", "replay"])
-    )
+    real = logged.select("request_id", "tenant", ttft_us(logged).alias("log"))
+    ours = replayed.select("request_id", ttft_us(replayed).alias("replay"))
+    both = beside(real, ours).select("tenant", "log", "replay").drop_nulls(["log", "replay"])
     if both.is_empty():
         return None
 

@@ -185,11 +185,6 @@ def models(rows: pl.DataFrame) -> list[str | None]:
     return sorted(rows["model"].unique().to_list(), key=lambda model: (model is not None, model or ""))
 
 
-def of_model(rows: pl.DataFrame, model: str | None) -> pl.DataFrame:
-    """The rows of one model group."""
-    return rows.filter(pl.col("model").eq_missing(pl.lit(model, pl.String)))
-
-
 def slos_of(
     outcome: pl.DataFrame | pl.LazyFrame, config: Config, options: MeasureOptions
 ) -> tuple[dict[str, SloTtft], bool]:

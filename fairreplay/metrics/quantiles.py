@@ -24,7 +24,8 @@ def needed(q: int, n: Number) -> Number:
 
 def nearest_rank(values: pl.Series, q: int) -> float | None:
     """``x_(ceil(q n / 100))`` of the values sorted upward; null without values."""
-    known = values.drop_nulls().sort()
+    known = values.drop_nulls()
+    known = known if known.flags["SORTED_ASC"] else known.sort()
     return None if known.is_empty() else float(known[needed(q, len(known)) - 1])
 
 

@@ -26,7 +26,7 @@ from fairreplay.metrics import capacity as formulas
 from fairreplay.metrics.costs import CostEstimates, cost_estimates, sentence
 from fairreplay.metrics.entitlement import Floats, fair_weights
 from fairreplay.metrics.load import NEEDED
-from fairreplay.metrics.measure import models, of_model, slos_of
+from fairreplay.metrics.measure import models, slos_of
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.metrics.types import floors
 from fairreplay.planning.allocation import allocate
@@ -35,6 +35,7 @@ from fairreplay.planning.config_file import write_atomically
 from fairreplay.planning.load_search import Found, Question, largest_load, least_replicas, outcome
 from fairreplay.sandbox.plan import Choice, baseline_policy, choose, columns_needed, policy_name, shards, take_load
 from fairreplay.sandbox.replay import run_shards
+from fairreplay.store.outcome_rows import of_model
 from fairreplay.store.outcomes import DECIDED
 from fairreplay.store.store import Store
 
@@ -330,9 +331,10 @@ def _floors(rows: pl.DataFrame, config: Config, types: Sequence[str]) -> Floats:
     cost = pl.col("prompt_tokens").fill_null(0) * config.cost.prompt + pl.col("output_tokens").fill_null(0) * (
         config.cost.output
     )
-    by_type = rows.group_by("type").agg(pl.len().alias("n"), cost.mean().alias("mean"), cost.std(ddof=0).alias("sigma"))
-    known = {name: (n, mean or 0.0, sigma or 0.0) for name, n, mean, sigma in by_type.iter_rows()}
-    n, mean, sigma = (np.array([known[name][place] for name in types], np.float64) for place in range(3))
+    parts = rows.select("type", cost.alias("cost")).partition_by("type", as_dict=True)
+    costs = [parts[name,]["cost"].to_numpy() for name in types]
+    n = np.array([len(own) for own in costs], np.float64)
+    mean, sigma = np.array([own.mean() for own in costs]), np.array([own.std() for own in costs])
     cv = sigma / np.where(mean > 0, mean, 1.0)
     return np.asarray(floors((n / n.sum())[None], cv[None], sigma[None], config.floor)[0])
 

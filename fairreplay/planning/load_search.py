@@ -16,6 +16,7 @@ import polars as pl
 from fairreplay.config.model import ClusterTable, Config, SloTtft
 from fairreplay.metrics.measure import measure_windows
 from fairreplay.metrics.options import MeasureOptions
+from fairreplay.metrics.steady import mean_of
 from fairreplay.sandbox.plan import Choice, Load, shards
 from fairreplay.sandbox.replay import Replayed, run_shards
 from fairreplay.store.outcomes import DECIDED
@@ -145,8 +146,8 @@ def run(question: Question, percent: int, replicas: int) -> Tried:
     question.on_replay()
     windows = measure_windows(outcome(load, done), config, question.options, "capacity", question.slo)
     judged = windows.filter(~pl.col("drain"))["scr"].drop_nulls()
-    mean = judged.mean()
-    return Tried(percent, replicas, round(float(mean), 6) if isinstance(mean, float) else None, len(judged))
+    mean = mean_of(judged)
+    return Tried(percent, replicas, round(float(mean), 6) if mean is not None else None, len(judged))
 
 
 def scaled(load: Load, percent: int) -> Load:

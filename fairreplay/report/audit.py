@@ -12,6 +12,7 @@ from fairreplay.config.model import Config, resolve_cluster
 from fairreplay.metrics.kernel import THRASH_TOTAL
 from fairreplay.metrics.preemption import THRASH_CLOSE, THRASH_WITHIN_US, marginal_loss_s, taxed
 from fairreplay.metrics.quantiles import nearest_rank
+from fairreplay.metrics.steady import mean_of
 from fairreplay.report.facts import SourceFacts, by_source
 from fairreplay.report.rounding import rounded
 from fairreplay.report.schema import Band, Preemption, Recovery
@@ -93,7 +94,7 @@ def recovery(known: pl.DataFrame, model: str | None, config: Config) -> Recovery
     tokens = hit.select(pl.col("recomputed_tokens").cast(pl.Float64) / pl.col("preemptions").cast(pl.Float64))
     ms = (tokens.to_series() * (seconds_per_token * 1000)).sort()
     share = int((known["preemptions"] > 0).sum()) / len(known)
-    mean = float(tokens.to_series().mean() or 0.0) * seconds_per_token  # type: ignore[arg-type]
+    mean = (mean_of(tokens.to_series()) or 0.0) * seconds_per_token
     return {
         "requests": len(hit),
         "over_100ms": int((ms > RECOVERY_LONG_MS).sum()),

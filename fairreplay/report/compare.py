@@ -9,11 +9,12 @@ from typing import Final, Literal
 import polars as pl
 
 from fairreplay.metrics.alerts import figures
-from fairreplay.metrics.measure import Measured, models, of_model
+from fairreplay.metrics.measure import Measured, models
 from fairreplay.metrics.preemption import taxed
 from fairreplay.report.rounding import rounded
 from fairreplay.report.tables import tokens_per_s
 from fairreplay.report.ttft import quantiles
+from fairreplay.store.outcome_rows import of_model
 
 Scale = Literal["part", "relative"]
 

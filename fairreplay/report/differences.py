@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
@@ -13,11 +12,11 @@ from fairreplay.causes.differences import Differences, compared_with, difference
 from fairreplay.causes.episodes import Episode
 from fairreplay.causes.review import Source, inside
 from fairreplay.metrics.load import Ints
-from fairreplay.metrics.measure import of_model
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.report import text
 from fairreplay.report.rounding import rounded
 from fairreplay.report.schema import Decisions, Matrix, RequestChange, TenantChange, WindowChange
+from fairreplay.store.outcome_rows import arrived_between, of_model
 
 NAMED_MAX: Final = 2
 """Tenants that a sentence names on either side."""
@@ -42,7 +41,9 @@ def of_episodes(
     """By episode: every replay against production over the requests of its model that arrived in it."""
     rows: dict[str, list[Decisions]] = {}
     for episode in episodes:
-        parts = [of_model(_arrived(source.outcome, episode.start, episode.end), episode.model) for source in found]
+        parts = [
+            of_model(arrived_between(source.outcome, episode.start, episode.end), episode.model) for source in found
+        ]
         rows[episode.id] = [
             _row(one, is_baseline, EPISODE_TENANTS_MAX, EPISODE_MATRIX_MAX)
             for one, is_baseline in _against(found, options, parts)
@@ -72,15 +73,6 @@ def _against(
                 ),
                 source.is_baseline,
             )
-
-
-def _arrived(rows: pl.DataFrame, start: datetime, end: datetime) -> pl.DataFrame:
-    """The rows that arrived in [start, end); outcomes stand in order of arrival, so that a slice is enough."""
-    arrived = rows["arrived_at"]
-    if not arrived.is_sorted():
-        return rows.filter(pl.col("arrived_at").is_between(start, end, closed="left"))
-    begin, stop = (int(arrived.search_sorted(at, side="left")) for at in (start, end))
-    return rows.slice(begin, stop - begin)
 
 
 def _row(one: Differences, is_baseline: bool, tenants_max: int | None, matrix_max: int) -> Decisions:

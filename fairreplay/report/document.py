@@ -20,7 +20,7 @@ from fairreplay.causes.flooding import floods
 from fairreplay.causes.verdict import document as verdict_document
 from fairreplay.config.assumed import assumptions
 from fairreplay.config.model import Config
-from fairreplay.metrics.measure import Measured, models, of_model
+from fairreplay.metrics.measure import Measured, models
 from fairreplay.metrics.options import WHOLE_PERIOD, MeasureOptions
 from fairreplay.report import plotly_js, text
 from fairreplay.report.audit import preemption
@@ -61,6 +61,7 @@ from fairreplay.report.tables import (
     tenant_rows,
     type_rows,
 )
+from fairreplay.store.outcome_rows import of_model
 
 TITLE: Final = "FairReplay report"
 NO_DECISIONS: Final = (
@@ -230,7 +231,7 @@ def _group(
 def _flooded(logged: SourceFacts, model: str | None) -> list[Flooded]:
     """Who flooded the queue in the degraded windows, the largest first."""
     degraded = of_model(logged.measured.windows, model).filter("degraded").select("start")
-    tenants = of_model(logged.measured.tenants, model).join(degraded, on="start", how="semi")
+    tenants = of_model(logged.measured.tenants, model).join(degraded, on="start", how="semi", maintain_order="left")
     return [
         {"tenant": flood.tenant, "share": round(flood.share, 6), "attained": round(flood.attained, 6)}
         for flood in floods(tenants)

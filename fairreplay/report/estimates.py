@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
 from fairreplay.causes.review import Source, inside
 from fairreplay.config.model import Config
-from fairreplay.metrics.measure import measure_windows, models, of_model, slos_of
+from fairreplay.metrics.measure import measure_windows, models, slos_of
 from fairreplay.metrics.options import MeasureOptions
 from fairreplay.metrics.quantiles import nearest_rank, ttft_us
+from fairreplay.metrics.steady import mean_of
 from fairreplay.report.redaction import Redaction
 from fairreplay.report.rounding import rounded
 from fairreplay.report.schema import EstimateEffect
 from fairreplay.sandbox.replay import find_replays, goes_by_estimates, with_estimates
+from fairreplay.store.outcome_rows import of_model
 from fairreplay.store.outcomes import LOGGED, outcome
 from fairreplay.store.store import Store
 
@@ -87,13 +89,12 @@ def _effects(policy: str, name: str, windows: pl.DataFrame, decided: pl.DataFram
     for model in models(decided):
         own = of_model(windows, model).filter(~pl.col("drain"))["scr"].drop_nulls()
         waits = ttft_us(of_model(decided, model))
-        mean: Any = own.mean()
         rows.append(
             {
                 "model": model,
                 "policy": policy,
                 "estimates": name,
-                "scr": rounded(mean),
+                "scr": rounded(mean_of(own)),
                 "windows": len(own),
                 "ttft_ms": {
                     f"p{q}": None if (wait := nearest_rank(waits, q)) is None else rounded(wait / 1000)

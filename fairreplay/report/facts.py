@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from fairreplay.metrics.measure import Measured, of_model
+from fairreplay.metrics.measure import Measured
 from fairreplay.report.schema import Role
+from fairreplay.store.outcome_rows import of_model
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fairreplay.report.previous import difference
 from fairreplay.report.provenance import store_facts
 from fairreplay.report.redaction import Redaction
 from fairreplay.report.schema import CapacityFacts, Document, Role, Validation
+from fairreplay.store.outcome_rows import are_same_requests
 from fairreplay.store.store import Store
 
 JOBS: Final = 2
@@ -121,7 +122,7 @@ def _over_common(logged: Source, common: pl.DataFrame, config: Config, options: 
 
 def _common(logged: pl.DataFrame, replays: Sequence[pl.DataFrame]) -> pl.DataFrame:
     for rows in replays:
-        if len(rows) == len(logged) and (rows["request_id"] == logged["request_id"]).all():
+        if are_same_requests(rows, logged):
             continue
         logged = logged.join(rows, on="request_id", how="semi", maintain_order="left")
     return logged

@@ -7,11 +7,12 @@ from typing import Final
 
 import polars as pl
 
-from fairreplay.metrics.measure import of_model
+from fairreplay.metrics.steady import steady_mean, steady_sum
 from fairreplay.report import text
 from fairreplay.report.facts import SourceFacts
 from fairreplay.report.rounding import rounded
 from fairreplay.report.schema import Heat
+from fairreplay.store.outcome_rows import of_model
 
 TENANTS_MAX: Final = 24
 BINS_MAX: Final = 96
@@ -33,12 +34,14 @@ def heat(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> list[H
             owed = of_model(facts.measured.tenants, model).filter(
                 (pl.col("entitlement") > 0) & pl.col("x").is_not_null()
             )
-            owed = owed.join(windows.select("start"), on="start", how="semi")
+            owed = owed.join(windows.select("start"), on="start", how="semi", maintain_order="left")
             if owed.is_empty():
                 continue
             if not names:
                 worst = owed.group_by("tenant").agg(
-                    pl.col("x").min().alias("least"), pl.col("x").mean().alias("mean"), pl.col("served").sum()
+                    pl.col("x").min().alias("least"),
+                    steady_mean(pl.col("x")).alias("mean"),
+                    steady_sum(pl.col("served")),
                 )
                 ranked = worst.sort("least", "mean", "served", "tenant", descending=[False, False, True, False])
                 names, count = ranked["tenant"].head(TENANTS_MAX).to_list(), len(ranked)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import polars as pl
 
 from fairreplay.config.model import Config
-from fairreplay.metrics.fidelity import fidelity
-from fairreplay.metrics.measure import TFR_DEGRADED, of_model
+from fairreplay.metrics.fidelity import FIDELITY_COLUMNS, fidelity
+from fairreplay.metrics.measure import TFR_DEGRADED
+from fairreplay.metrics.steady import steady_mean, steady_sum
 from fairreplay.metrics.weights import is_skewed
 from fairreplay.report.facts import SourceFacts, by_source
 from fairreplay.report.levels import slo_use
@@ -24,7 +25,8 @@ from fairreplay.report.schema import (
     TypeRow,
     TypeUnder,
 )
-from fairreplay.report.ttft import CURVE_PERMILLE, nearest_rank, quantiles, ttft_ms
+from fairreplay.report.ttft import CURVE_PERMILLE, TTFT_COLUMNS, nearest_rank, quantiles, ttft_ms
+from fairreplay.store.outcome_rows import are_same_requests, of_model
 
 
 def comparison(
@@ -121,7 +123,7 @@ def fidelity_rows(
         found = fidelity(logged, replayed)
         if found is None:
             continue
-        real, answer = _both_answered(logged, replayed)
+        real, answer = _both_answered(logged.select(FIDELITY_COLUMNS), replayed.select(FIDELITY_COLUMNS))
         windows = _same_windows(places[model, sources[0].name], places[model, baseline.name])
         rows.append(
             {
@@ -146,6 +148,8 @@ def fidelity_rows(
 
 def _both_answered(logged: pl.DataFrame, replayed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     answered = [frame.filter(pl.col("first_token_at").is_not_null()) for frame in (logged, replayed)]
+    if are_same_requests(*answered):
+        return answered[0], answered[1]
     return (
         answered[0].join(answered[1], on="request_id", how="semi", maintain_order="left"),
         answered[1].join(answered[0], on="request_id", how="semi", maintain_order="left"),
@@ -214,7 +218,8 @@ def _weights(windows: pl.DataFrame) -> dict[str, tuple[float | None, float | Non
     """By tenant: mean weight in force, and the skew furthest from 1 (the larger of s and 1/s)."""
     off = pl.col("skew").log().abs()
     table = windows.group_by("tenant").agg(
-        pl.col("weight").mean(), pl.col("skew").sort_by(off, descending=True, nulls_last=True).first().alias("skew")
+        steady_mean(pl.col("weight")),
+        pl.col("skew").sort_by(off, descending=True, nulls_last=True).first().alias("skew"),
     )
     return {tenant: (weight, skew) for tenant, weight, skew in table.iter_rows()}
 
@@ -228,8 +233,8 @@ def _harm(row: TenantRow) -> tuple[int, float, str]:
 def _tenants_under(facts: SourceFacts, outcome: pl.DataFrame, model: str | None) -> list[tuple[str, TenantUnder]]:
     windows = of_model(facts.measured.tenants, model)
     owed = windows.filter(pl.col("entitlement") > 0)
-    served = windows.group_by("tenant").agg(pl.col("served", "entitlement").sum())
-    shares = owed.group_by("tenant").agg(pl.col("x").mean(), pl.col("x").min().alias("min_x"))
+    served = windows.group_by("tenant").agg(steady_sum(pl.col("served", "entitlement")))
+    shares = owed.group_by("tenant").agg(steady_mean(pl.col("x")), pl.col("x").min().alias("min_x"))
     whole = of_model(facts.whole.tenants, model).select("tenant", "pass")
     table = whole.join(served, on="tenant", how="left").join(shares, on="tenant", how="left").sort("tenant")
     of_tenant = outcome.partition_by("tenant", as_dict=True)
@@ -268,15 +273,15 @@ def type_rows(sources: Sequence[SourceFacts], models: Sequence[str | None]) -> l
                 of_model(facts.measured.types, model)
                 .group_by("type")
                 .agg(
-                    pl.col("share", "floor", "ratio", "ratio_raw").mean(),
+                    steady_mean(pl.col("share", "floor", "ratio", "ratio_raw")),
                     pl.col("ratio").min().alias("ratio_min"),
-                    pl.col("leak").sum(),
+                    steady_sum(pl.col("leak")),
                     pl.col("ratio").count().alias("windows"),
                     (pl.col("ratio") < TFR_DEGRADED).sum().alias("windows_below"),
                 )
                 .sort("type")
             )
-            of_type = of_model(facts.outcome, model).partition_by("type", as_dict=True)
+            of_type = of_model(facts.outcome, model).select("type", *TTFT_COLUMNS).partition_by("type", as_dict=True)
             for row in table.iter_rows(named=True):
                 requests = of_type.get((row["type"],), facts.outcome.clear())
                 found.setdefault(row["type"], []).append(

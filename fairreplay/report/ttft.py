@@ -6,13 +6,14 @@ from typing import Final
 
 import polars as pl
 
+TTFT_COLUMNS: Final = ("arrived_at", "first_token_at")
 CURVE_PERMILLE: Final = (*range(10, 1000, 10), 999, 1000)
 """Points of a TTFT curve: every percent, P99.9 and the largest."""
 
 
 def ttft_ms(outcome: pl.DataFrame) -> pl.Series:
     """TTFT in milliseconds of the requests with a first token, sorted upward."""
-    known = outcome.filter(pl.col("first_token_at").is_not_null())
+    known = outcome.select(TTFT_COLUMNS).drop_nulls("first_token_at")
     micros = (known["first_token_at"] - known["arrived_at"]).dt.total_microseconds()
     return (micros / 1000).sort()
 

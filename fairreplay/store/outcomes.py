@@ -8,6 +8,7 @@ from typing import Final
 
 import polars as pl
 
+from fairreplay.store.outcome_rows import are_same_requests
 from fairreplay.store.replays import check_columns
 from fairreplay.store.store import Store
 from fairreplay.trace.schema import COLUMNS, SCHEMA
@@ -52,13 +53,13 @@ def outcomes(store: Store, replays: Sequence[str], since: datetime | None = None
     bases, found = [logged], [logged]
     for name in replays:
         replayed = store.replay_requests(name)
-        base = next((one for one in bases if _are_same(one, replayed)), None)
+        base = next((one for one in bases if are_same_requests(one, replayed)), None)
         if base is None:
             base = logged.join(replayed.select("request_id"), on="request_id", how="semi", maintain_order="left")
             if len(base) < len(replayed):  # it begins before ``since``
                 replayed = replayed.join(base.select("request_id"), on="request_id", how="semi", maintain_order="left")
-            base = next((one for one in bases if _are_same(one, replayed)), base)
-            if not _are_same(base, replayed):  # in another order: as one by one
+            base = next((one for one in bases if are_same_requests(one, replayed)), base)
+            if not are_same_requests(base, replayed):  # in another order: as one by one
                 found.append(_joined(store, name, since, None, COLUMNS))
                 continue
             bases.append(base)
@@ -70,11 +71,6 @@ def outcomes(store: Store, replays: Sequence[str], since: datetime | None = None
             ).to_series()
         found.append(base.with_columns(*(replayed[column] for column in DECIDED), generated))
     return [check_columns(frame, SCHEMA, "an outcome") for frame in found]
-
-
-def _are_same(base: pl.DataFrame, replayed: pl.DataFrame) -> bool:
-    """Both hold the same requests in the same order."""
-    return len(base) == len(replayed) and bool((base["request_id"] == replayed["request_id"]).all())
 
 
 def _joined(
