@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from fairreplay.store.outcome_rows import arrived_between
 from fairreplay.trace.values import epoch_us
 
 Floats = NDArray[np.float64]
@@ -65,7 +66,7 @@ def levels(rows: pl.DataFrame, windows: pl.DataFrame, start: datetime, end: date
         usual = usual & (number > 0)
     tenants, types = (tuple(sorted(rows[key].unique().to_list())) for key in ("tenant", "type"))
     edges = np.array([*map(epoch_us, starts), epoch_us(end)], np.int64)
-    inside = rows.filter((pl.col("arrived_at") >= starts[0]) & (pl.col("arrived_at") < end))
+    inside = arrived_between(rows, starts[0], end)
     shape = (len(starts), len(tenants), len(types))
     cell = (
         np.searchsorted(edges, inside["arrived_at"].to_physical().to_numpy(), side="right") - 1,

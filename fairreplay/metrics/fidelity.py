@@ -28,9 +28,18 @@ class Fidelity:
 
 def fidelity(logged: pl.DataFrame, replayed: pl.DataFrame) -> Fidelity | None:
     """Compare two outcomes (canonical columns) by request id; null where no request has a first token in both."""
+    return errors_of(answered_by_both(logged, replayed))
+
+
+def answered_by_both(logged: pl.DataFrame, replayed: pl.DataFrame) -> pl.DataFrame:
+    """Requests with a first token in both outcomes: ``tenant``, and TTFT in microseconds as ``log`` and ``replay``."""
     real = logged.select("request_id", "tenant", ttft_us(logged).alias("log"))
     ours = replayed.select("request_id", ttft_us(replayed).alias("replay"))
-    both = beside(real, ours).select("tenant", "log", "replay").drop_nulls(["log", "replay"])
+    return beside(real, ours).select("tenant", "log", "replay").drop_nulls(["log", "replay"])
+
+
+def errors_of(both: pl.DataFrame) -> Fidelity | None:
+    """The errors over ``answered_by_both``; null without a request."""
     if both.is_empty():
         return None
 

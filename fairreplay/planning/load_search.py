@@ -147,7 +147,7 @@ def run(question: Question, percent: int, replicas: int) -> Tried:
     windows = measure_windows(outcome(load, done), config, question.options, "capacity", question.slo)
     judged = windows.filter(~pl.col("drain"))["scr"].drop_nulls()
     mean = mean_of(judged)
-    return Tried(percent, replicas, round(float(mean), 6) if mean is not None else None, len(judged))
+    return Tried(percent, replicas, None if mean is None else round(mean, 6), len(judged))
 
 
 def scaled(load: Load, percent: int) -> Load:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from fairreplay.config.model import Config
-from fairreplay.metrics.fidelity import FIDELITY_COLUMNS, fidelity
+from fairreplay.metrics.fidelity import answered_by_both, errors_of
 from fairreplay.metrics.measure import TFR_DEGRADED
 from fairreplay.metrics.steady import steady_mean, steady_sum
 from fairreplay.metrics.weights import is_skewed
@@ -25,8 +25,8 @@ from fairreplay.report.schema import (
     TypeRow,
     TypeUnder,
 )
-from fairreplay.report.ttft import CURVE_PERMILLE, TTFT_COLUMNS, nearest_rank, quantiles, ttft_ms
-from fairreplay.store.outcome_rows import are_same_requests, of_model
+from fairreplay.report.ttft import CURVE_PERMILLE, TTFT_COLUMNS, nearest_rank, quantiles, quantiles_of, ttft_ms
+from fairreplay.store.outcome_rows import of_model
 
 
 def comparison(
@@ -120,23 +120,23 @@ def fidelity_rows(
     rows: list[Errors] = []
     for model in models:
         logged, replayed = of_model(sources[0].outcome, model), of_model(baseline.outcome, model)
-        found = fidelity(logged, replayed)
+        both = answered_by_both(logged, replayed)
+        found = errors_of(both)
         if found is None:
             continue
-        real, answer = _both_answered(logged.select(FIDELITY_COLUMNS), replayed.select(FIDELITY_COLUMNS))
         windows = _same_windows(places[model, sources[0].name], places[model, baseline.name])
         rows.append(
             {
                 "model": model,
                 "requests": found.requests,
-                "logged_ttft_ms": {q: rounded(value) for q, value in quantiles(real).items()},
-                "replayed_ttft_ms": {q: rounded(value) for q, value in quantiles(answer).items()},
+                "logged_ttft_ms": {q: rounded(value) for q, value in quantiles_of(both["log"]).items()},
+                "replayed_ttft_ms": {q: rounded(value) for q, value in quantiles_of(both["replay"]).items()},
                 "error": {
                     "p50": rounded(found.ttft_p50_error),
                     "p90": rounded(found.ttft_p90_error),
                     "p99": rounded(found.ttft_p99_error),
                 },
-                "tenants": real["tenant"].n_unique(),
+                "tenants": both["tenant"].n_unique(),
                 "tenant_error_p50": rounded(found.tenant_p50_error_median),
                 "tenant_error_max": rounded(found.tenant_p50_error_max),
                 "windows": len(windows),
@@ -144,16 +144,6 @@ def fidelity_rows(
             }
         )
     return rows
-
-
-def _both_answered(logged: pl.DataFrame, replayed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    answered = [frame.filter(pl.col("first_token_at").is_not_null()) for frame in (logged, replayed)]
-    if are_same_requests(*answered):
-        return answered[0], answered[1]
-    return (
-        answered[0].join(answered[1], on="request_id", how="semi", maintain_order="left"),
-        answered[1].join(answered[0], on="request_id", how="semi", maintain_order="left"),
-    )
 
 
 def _same_windows(logged: Series, replayed: Series) -> list[bool]:
@@ -237,7 +227,7 @@ def _tenants_under(facts: SourceFacts, outcome: pl.DataFrame, model: str | None)
     shares = owed.group_by("tenant").agg(steady_mean(pl.col("x")), pl.col("x").min().alias("min_x"))
     whole = of_model(facts.whole.tenants, model).select("tenant", "pass")
     table = whole.join(served, on="tenant", how="left").join(shares, on="tenant", how="left").sort("tenant")
-    of_tenant = outcome.partition_by("tenant", as_dict=True)
+    of_tenant = outcome.select("tenant", *TTFT_COLUMNS).partition_by("tenant", as_dict=True)
     rows: list[tuple[str, TenantUnder]] = []
     for row in table.iter_rows(named=True):
         requests = of_tenant.get((row["tenant"],), outcome.clear())

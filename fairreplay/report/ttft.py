@@ -6,16 +6,21 @@ from typing import Final
 
 import polars as pl
 
+from fairreplay.metrics.quantiles import ttft_us
+
 TTFT_COLUMNS: Final = ("arrived_at", "first_token_at")
+"""Canonical columns that a TTFT is made of."""
 CURVE_PERMILLE: Final = (*range(10, 1000, 10), 999, 1000)
 """Points of a TTFT curve: every percent, P99.9 and the largest."""
 
 
 def ttft_ms(outcome: pl.DataFrame) -> pl.Series:
     """TTFT in milliseconds of the requests with a first token, sorted upward."""
-    known = outcome.select(TTFT_COLUMNS).drop_nulls("first_token_at")
-    micros = (known["first_token_at"] - known["arrived_at"]).dt.total_microseconds()
-    return (micros / 1000).sort()
+    return _ordered_ms(ttft_us(outcome))
+
+
+def _ordered_ms(micros: pl.Series) -> pl.Series:
+    return (micros.drop_nulls() / 1000).sort()
 
 
 def nearest_rank(ordered: pl.Series, permille: int) -> float | None:
@@ -25,5 +30,11 @@ def nearest_rank(ordered: pl.Series, permille: int) -> float | None:
 
 
 def quantiles(outcome: pl.DataFrame) -> dict[str, float | None]:
-    ordered = ttft_ms(outcome)
+    """P50, P90 and P99 of the TTFT in milliseconds; null without samples."""
+    return quantiles_of(ttft_us(outcome))
+
+
+def quantiles_of(ttft: pl.Series) -> dict[str, float | None]:
+    """The same of TTFTs in microseconds, null where a request has no first token."""
+    ordered = _ordered_ms(ttft)
     return {f"p{q}": nearest_rank(ordered, 10 * q) for q in (50, 90, 99)}

@@ -26,7 +26,7 @@ def arrived_between(rows: pl.DataFrame, since: datetime | None, until: datetime 
 
 
 def of_model(rows: pl.DataFrame, model: str | None) -> pl.DataFrame:
-    """The rows of one model group."""
+    """The rows of one model group, of an outcome or of a table of the metrics; None: those that name no model."""
     own = rows["model"].eq_missing(pl.Series([model], dtype=pl.String))
     return rows if own.all() else rows.filter(own)
 
